@@ -1,0 +1,64 @@
+# make serve   set up and serve the default model on http://127.0.0.1:8000 (Ctrl-C stops it)
+# make test    set up and run lint, types and tests
+#
+# PYTHON=python3.12       interpreter for .venv (3.11 or newer)
+# TORCH_INDEX=URL         an extra package index for torch; https://download.pytorch.org/whl/cpu has the small build without CUDA
+# ARGS="--model NAME"     arguments for `launch.py cluster start`
+# PYTEST_ARGS="-k name"   arguments for pytest
+
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo $$p; break; }; done)
+TORCH_INDEX ?=
+ARGS ?=
+PYTEST_ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
+
+.PHONY: serve test lint types tests tests-slow wheel clean
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+
+serve: $(VENV)/.run-installed
+	@$(BIN)/python launch.py cluster start --host 127.0.0.1 --port 8000 $(ARGS)
+
+test: lint types tests
+
+lint: $(VENV)/.dev-installed
+	$(BIN)/ruff check .
+	$(BIN)/codespell
+	$(BIN)/lint-imports --no-cache
+
+types: $(VENV)/.dev-installed
+	$(BIN)/mypy .
+
+tests: $(VENV)/.dev-installed
+	$(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS)
+
+tests-slow: $(VENV)/.dev-installed
+	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS) || test $$? -eq 5  # 5: none selected
+
+wheel: $(VENV)/.dev-installed
+	$(BIN)/python -m pip --disable-pip-version-check wheel --no-deps --no-build-isolation --wheel-dir dist .
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamps are newer than their lock when what it names is installed; a failed install leaves none.
+$(VENV)/.run-installed: requirements.lock | $(BIN)/python
+	$(PIP) -r requirements.lock
+	@touch $@
+
+$(VENV)/.dev-installed: requirements-dev.lock $(VENV)/.run-installed | $(BIN)/python
+	$(PIP) -r requirements-dev.lock
+	@touch $@
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "Pagewire needs Python 3.11 or newer and found none; name one with: make PYTHON=/path/to/python3.12 ..." >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "$(PYTHON) is not Python 3.11 or newer; name another with: make PYTHON=/path/to/python3.12 ..." >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' || \
+		{ echo "$(PYTHON) cannot make virtual environments; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
+	$(PYTHON) -m venv --clear $(VENV)

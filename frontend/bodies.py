@@ -1,0 +1,135 @@
+"""Bytes of a request body to a checked Struct, and JSON values to the prompts other processes get."""
+
+import hashlib
+import re
+import secrets
+from typing import Any, TypeVar
+
+import msgspec
+
+from frontend.errors import invalid
+from frontend.refusals import Neutral, strip
+from messages.request import ChatPrompt, Prompt, TextPrompt, TokenId, TokenPrompt
+
+R = TypeVar("R", bound=msgspec.Struct)
+
+MAX_PROMPTS = 1024
+MAX_VALUES = 300_000
+"""Objects, lists and keys in one body: decoding more would hold up everybody's streams, and no context holds a prompt of so many."""
+SEED_BITS = 63
+_LARGEST = 2**31 - 1
+_CLAMPED = ("max_tokens", "max_completion_tokens", "top_k")
+_INTEGERS = (*_CLAMPED, "n", "seed", "logprobs", "top_logprobs", "priority", "best_of")
+_FIELD = re.compile(r" - at `\$\.(\w+)(.*)`$")
+_MISSING = re.compile(r"missing required field `(\w+)`")
+
+
+def decode(body: bytes, kind: type[R], neutral: dict[str, Neutral]) -> R:
+    """The request in `body`. null counts as absent, whole floats as integers, and the last of duplicate keys wins. Raises ApiError 400."""
+    fields = strip(_json_object(body), kind.__struct_fields__, neutral)
+    for name in _INTEGERS:
+        if name in fields:
+            fields[name] = _integer(name, fields[name])
+    try:
+        return msgspec.convert(fields, kind)
+    except msgspec.ValidationError as error:
+        raise _explained(str(error)) from error
+
+
+def _json_object(body: bytes) -> dict[str, Any]:
+    if len(body) > MAX_VALUES and sum(body.count(mark) for mark in (b"{", b"[", b'":')) > MAX_VALUES:
+        raise invalid(f"the request body holds more than {MAX_VALUES} values", code="too_many_values")
+    try:
+        value = msgspec.json.decode(body)
+    except RecursionError as error:
+        raise invalid("the request body is nested too deeply", code="invalid_json") from error
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise invalid(f"the request body is not valid JSON: {error}", code="invalid_json") from error
+    if not isinstance(value, dict):
+        raise invalid("the request body must be a JSON object", code="invalid_json")
+    return value
+
+
+def _integer(name: str, value: Any) -> Any:
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if name in _CLAMPED and isinstance(value, int) and not isinstance(value, bool):
+        return min(value, _LARGEST)
+    return value
+
+
+def _explained(text: str) -> Exception:
+    """msgspec's sentence as a 400 that names the field."""
+    if missing := _MISSING.search(text):
+        return invalid(f"{missing[1]} is required", missing[1], "missing_parameter")
+    if found := _FIELD.search(text):
+        return invalid(f"{found[1]}{found[2]}: {text[: found.start()]}", found[1])
+    return invalid(text)
+
+
+def chat_prompt(messages: list[dict[str, Any]], add_generation_prompt: bool) -> ChatPrompt:
+    """Messages as the tokenizer gets them. Raises ApiError for content that is not text."""
+    for number, message in enumerate(messages):
+        _check_content(message.get("content"), f"messages[{number}].content")
+    return ChatPrompt([{name: raw(value) for name, value in message.items()} for message in messages], add_generation_prompt)
+
+
+def _check_content(content: Any, where: str) -> None:
+    if content is None or isinstance(content, str):
+        return
+    if not isinstance(content, list):
+        raise invalid(f"{where} must be a string or a list of text parts", "messages")
+    for part in content:
+        if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
+            raise invalid(f'{where}: only parts like {{"type": "text", "text": "..."}} are supported', "messages", "unsupported_parameter")
+
+
+def raw(value: Any) -> msgspec.Raw:
+    """A JSON value as a MessagePack fragment. Raises ApiError for numbers and nesting beyond what MessagePack carries."""
+    try:
+        return msgspec.Raw(msgspec.msgpack.encode(value))
+    except (OverflowError, RecursionError, UnicodeError) as error:
+        raise invalid("messages hold a value that is too large or nested too deeply", "messages") from error
+
+
+def prompts(value: Any, add_special_tokens: bool) -> list[Prompt]:
+    """The prompts of a completions request, in order. Raises ApiError when there is none, or one has a wrong type or no token ids."""
+    if isinstance(value, str):
+        return [TextPrompt(value, add_special_tokens)]
+    if not isinstance(value, list):
+        raise invalid("prompt must be a string, a list of strings, a list of token ids or a list of such lists", "prompt")
+    if not value:
+        raise invalid("prompt is empty", "prompt")
+    if isinstance(value[0], int):
+        return [_token_prompt(value)]
+    if len(value) > MAX_PROMPTS:
+        raise invalid(f"prompt holds {len(value)} prompts; the limit is {MAX_PROMPTS} in one request", "prompt")
+    if isinstance(value[0], str):
+        return [TextPrompt(text, add_special_tokens) for text in _converted(value, list[str])]
+    return [_token_prompt(ids) for ids in value]
+
+
+def _token_prompt(ids: Any) -> TokenPrompt:
+    if not ids:
+        raise invalid("prompt is empty: it holds no token ids", "prompt")
+    return TokenPrompt(_converted(ids, list[TokenId]))
+
+
+def _converted(value: Any, kind: Any) -> Any:
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise invalid(f"prompt: {error}", "prompt") from error
+
+
+def seeds(seed: int | None, count: int) -> list[int]:
+    """One seed of 63 bits per choice: random ones without `seed`; else `seed` modulo 2**63 for the first, hashes of it for the others."""
+    if seed is None:
+        return [secrets.randbits(SEED_BITS) for _ in range(count)]
+    first = seed & ((1 << SEED_BITS) - 1)
+    return [first, *(_derived(first, number) for number in range(1, count))]
+
+
+def _derived(seed: int, number: int) -> int:
+    digest = hashlib.blake2b(b"%d:%d" % (seed, number), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1

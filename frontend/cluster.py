@@ -1,0 +1,94 @@
+"""What the supervisor last published: readiness, the tokenizers to use, the context length."""
+
+import time
+from collections.abc import Callable
+
+from frontend.errors import ApiError
+from messages.cluster import DEAD, READY, STARTING, ClusterState, ProcessState
+from messages.text import Problem
+
+SILENCE_SECONDS = 3.0
+RETRY_SECONDS = 2.0
+
+
+class ClusterView:
+    """The frontend's view of the cluster. `clock` gives monotonic seconds."""
+
+    def __init__(self, tokenizers: list[str], clock: Callable[[], float] = time.monotonic) -> None:
+        self._names = tokenizers
+        self._clock = clock
+        self._heard: float | None = None
+        self._next = 0
+        self.state: ClusterState | None = None
+        self.started = False
+        self.stopping = False
+
+    def update(self, state: ClusterState) -> None:
+        self.state = state
+        self._heard = self._clock()
+        self.started = self.started or state.ready
+
+    @property
+    def processes(self) -> list[ProcessState]:
+        return self.state.processes if self.state else []
+
+    @property
+    def phase(self) -> str:
+        return self.state.phase if self.state else STARTING
+
+    def reason(self) -> str | None:
+        """Why requests cannot be served now, or None when they can."""
+        if self.stopping:
+            return "the server is shutting down"
+        if self.state is None or self._heard is None:
+            return "starting: waiting for the supervisor"
+        silence = self._clock() - self._heard
+        if silence > SILENCE_SECONDS:
+            return f"the supervisor has not been heard from for {silence:.0f} s"
+        if not self.state.ready:
+            return _progress(self.state)
+        if not self._ready_tokenizers():
+            return "no tokenizer process is ready"
+        return None
+
+    def require_ready(self) -> None:
+        """Raises ApiError 503 with the phase and the progress."""
+        if reason := self.reason():
+            raise ApiError(503, "not_ready", f"not ready: {reason}", retry_after=RETRY_SECONDS)
+
+    def _ready_tokenizers(self) -> list[ProcessState]:
+        return [process for process in self.processes if process.name in self._names and process.phase == READY]
+
+    def choose_tokenizer(self) -> ProcessState:
+        """The next ready tokenizer in turn. Raises ApiError 503 when there is none."""
+        ready = self._ready_tokenizers()
+        if not ready:
+            raise ApiError(503, "not_ready", "not ready: no tokenizer process is ready", retry_after=RETRY_SECONDS)
+        self._next += 1
+        return ready[self._next % len(ready)]
+
+    def lost(self, tokenizer: str, incarnation: int) -> Problem | None:
+        """The problem of requests that depend on this incarnation of a tokenizer, or None while it lives."""
+        for process in self.processes:
+            if process.name == tokenizer and process.incarnation == incarnation and process.phase != DEAD:
+                return None
+        return Problem(status=503, code="tokenizer_restarted", message="a part of the server restarted; please try again", retry_after=1.0)
+
+    def context(self) -> int | None:
+        """The longest sequence in tokens, once the scheduler knows it."""
+        for process in self.processes:
+            value = process.facts.get("context")
+            if isinstance(value, (int, float)):
+                return int(value)
+        return None
+
+
+def _progress(state: ClusterState) -> str:
+    """One sentence: the phase, and what each process that is not ready is doing."""
+    parts = []
+    for process in state.processes:
+        if process.phase != READY:
+            detail = f" {process.detail}" if process.detail else ""
+            share = "" if process.progress is None else f" ({process.progress:.0%})"
+            parts.append(f"{process.name} {process.phase}{detail}{share}")
+    return "; ".join([f"phase {state.phase}", *([state.reason] if state.reason else []), *parts])

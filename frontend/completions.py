@@ -1,0 +1,47 @@
+"""POST /v1/completions."""
+
+from aiohttp import web
+
+from frontend import bodies, refusals
+from frontend.answers import CompletionAnswer
+from frontend.core import Core, read_body
+from frontend.errors import invalid
+from frontend.generation import Job, answer
+from frontend.schema import DEFAULT_COMPLETION_TOKENS, CompletionRequest
+from messages.request import Prompt, TokenPrompt
+
+
+async def completions(core: Core, http: web.Request) -> web.StreamResponse:
+    """Choice index = position of the prompt x n + number of the sample. Without max_tokens 16 tokens are generated, as OpenAI does."""
+    request = bodies.decode(await read_body(http, core.args.body_limit), CompletionRequest, refusals.COMPLETION)
+    core.check_model(request.model)
+    _refuse(request)
+    job = Job(
+        request=request,
+        prompts=bodies.prompts(request.prompt, request.add_special_tokens),
+        sampling=request.sampling(-1 if request.logprobs is None else request.logprobs),
+        stop=request.stop_rules(DEFAULT_COMPLETION_TOKENS if request.max_tokens is None else request.max_tokens),
+        echo=request.echo,
+    )
+    _refuse_long_ids(job.prompts, core.view.context())
+    if len(job.prompts) * request.n > bodies.MAX_PROMPTS:
+        raise invalid(f"prompts x n must not be above {bodies.MAX_PROMPTS} in one request", "n")
+    return await answer(core, http, job, CompletionAnswer(request.logprobs is not None))
+
+
+def _refuse(request: CompletionRequest) -> None:
+    if request.echo and request.logprobs is not None:
+        raise invalid("echo together with logprobs is not supported", "echo", "unsupported_parameter")
+    if request.best_of is not None and request.best_of != request.n:
+        raise invalid("best_of is supported only when it equals n", "best_of", "unsupported_parameter")
+
+
+def _refuse_long_ids(prompts: list[Prompt], context: int | None) -> None:
+    """Prompts of ids are refused here, before megabytes of them travel; texts are measured where they are encoded."""
+    for prompt in prompts:
+        if isinstance(prompt, TokenPrompt) and context is not None and len(prompt.ids) >= context:
+            message = (
+                f"This model's maximum context length is {context} tokens. However, your prompt resulted in {len(prompt.ids)} tokens, and at least "
+                "one more is needed for the answer. Please reduce the length of the prompt."
+            )
+            raise invalid(message, "prompt", "context_length_exceeded")

@@ -1,0 +1,60 @@
+"""The one shape of every error a client sees, and the exception that carries it through the handlers."""
+
+import msgspec
+
+from messages.text import Problem
+
+INVALID_REQUEST = "invalid_request_error"
+_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error", 503: "service_unavailable_error"}
+
+
+class ErrorDetail(msgspec.Struct):
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorBody(msgspec.Struct):
+    error: ErrorDetail
+
+
+def error_type(status: int) -> str:
+    """OpenAI's word for a class of HTTP status."""
+    return _TYPES.get(status) or (INVALID_REQUEST if status < 500 else "server_error")
+
+
+class ApiError(Exception):
+    """Ends a request with `status` and an error body. `retry_after` is in seconds and becomes the Retry-After header."""
+
+    def __init__(self, status: int, code: str | None, message: str, param: str | None = None, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = message
+        self.param = param
+        self.retry_after = retry_after
+
+    @classmethod
+    def of(cls, problem: Problem) -> "ApiError":
+        """The error for a problem another process reported. 429 and 503 always say when to try again."""
+        retry = problem.retry_after
+        if retry is None and problem.status in (429, 503):
+            retry = 1.0
+        return cls(problem.status, problem.code, problem.message, problem.param, retry)
+
+    def detail(self) -> ErrorDetail:
+        return ErrorDetail(self.message, error_type(self.status), self.param, self.code)
+
+    def body(self) -> bytes:
+        return msgspec.json.encode(ErrorBody(self.detail()))
+
+    def headers(self) -> dict[str, str]:
+        if self.retry_after is None:
+            return {}
+        return {"Retry-After": str(max(1, round(self.retry_after)))}
+
+
+def invalid(message: str, param: str | None = None, code: str | None = "invalid_value") -> ApiError:
+    """A 400 that names the field at fault."""
+    return ApiError(400, code, message, param)

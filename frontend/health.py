@@ -1,0 +1,75 @@
+"""Health, version, metrics and the hint at the root: everything that answers before the cluster is ready."""
+
+import msgspec
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from frontend.cluster import RETRY_SECONDS
+from frontend.core import Core
+from frontend.errors import ApiError, ErrorDetail
+
+VERSION = "0.1.0"
+
+
+class ProcessHealth(msgspec.Struct):
+    name: str
+    phase: str
+    detail: str
+    progress: float | None
+    restarts: int
+
+
+class HealthBody(msgspec.Struct, omit_defaults=True):
+    """`error` is there on a 503, in the shape of every other error."""
+
+    status: str
+    phase: str
+    reason: str | None
+    processes: list[ProcessHealth]
+    error: ErrorDetail | None = None
+
+
+async def live(core: Core, http: web.Request) -> web.Response:
+    """The HTTP process runs; nothing is said about the others."""
+    return web.json_response({"status": "ok"})
+
+
+async def ready(core: Core, http: web.Request) -> web.Response:
+    """200 when requests are served, else 503 with the reason."""
+    return _health(core, core.view.reason())
+
+
+async def startup(core: Core, http: web.Request) -> web.Response:
+    """200 once the cluster has been ready for the first time, and from then on."""
+    return _health(core, None if core.view.started else core.view.reason())
+
+
+def _health(core: Core, reason: str | None) -> web.Response:
+    processes = [ProcessHealth(p.name, p.phase, p.detail, p.progress, p.restarts) for p in core.view.processes]
+    body = HealthBody("ok" if reason is None else "unavailable", core.view.phase, reason, processes)
+    if reason is None:
+        return _json(200, body, {})
+    error = ApiError(503, "not_ready", f"not ready: {reason}", retry_after=RETRY_SECONDS)
+    body.error = error.detail()
+    return _json(503, body, error.headers())
+
+
+def _json(status: int, body: msgspec.Struct, headers: dict[str, str]) -> web.Response:
+    return web.Response(status=status, body=msgspec.json.encode(body), content_type="application/json", headers=headers)
+
+
+async def metrics(core: Core, http: web.Request) -> web.Response:
+    return web.Response(body=core.metrics.render(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+async def version(core: Core, http: web.Request) -> web.Response:
+    return web.json_response({"version": VERSION})
+
+
+async def hint(core: Core, http: web.Request) -> web.Response:
+    lines = (
+        f"Pagewire {VERSION} serves {core.args.model_name}.",
+        "The API is OpenAI's: POST /v1/chat/completions, POST /v1/completions, GET /v1/models.",
+        "See also /health, /metrics, /tokenize, /detokenize, /version.",
+    )
+    return web.Response(text="\n".join(lines) + "\n")

@@ -1,0 +1,80 @@
+"""Around every request: its id, its log line, and that every error has the one shape."""
+
+import asyncio
+import logging
+import re
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+
+from frontend.core import Core, too_large
+from frontend.errors import ApiError
+
+log = logging.getLogger("frontend.access")
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+REQUEST_ID: web.RequestKey[str] = web.RequestKey("request_id", str)
+MAX_ID_LENGTH = 128
+CLIENT_CLOSED = 499
+_UNSAFE = re.compile(r"[^A-Za-z0-9._:/+=@-]")
+
+
+def request_id(header: str | None) -> str:
+    """The client's id, cut and with odd characters replaced, or a new one. For people only: never a key inside."""
+    return _UNSAFE.sub("_", header[:MAX_ID_LENGTH]) if header else uuid.uuid4().hex
+
+
+def error_response(error: ApiError, headers: dict[str, str] | None = None) -> web.Response:
+    return web.Response(status=error.status, body=error.body(), content_type="application/json", headers={**(headers or {}), **error.headers()})
+
+
+async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
+    """Signal handler: runs before the headers of any response go out."""
+    response.headers["Server"] = "pagewire"
+    response.headers["X-Request-Id"] = request.get(REQUEST_ID) or request_id(request.headers.get("X-Request-Id"))
+
+
+class Boundary:
+    """The outermost middleware."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    async def handle(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        started = time.perf_counter()
+        request[REQUEST_ID] = request_id(request.headers.get("X-Request-Id"))
+        status = CLIENT_CLOSED
+        try:
+            response = await self._answered(request, handler)
+            status = response.status
+            return response
+        finally:
+            seconds = time.perf_counter() - started
+            log.info("%s %s %d %.1f ms %s", request.method, request.rel_url.raw_path[:200], status, seconds * 1000, request[REQUEST_ID])
+
+    async def _answered(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            return await handler(request)
+        except (asyncio.CancelledError, ConnectionError):
+            raise
+        except ApiError as error:
+            return error_response(error)
+        except web.HTTPException as error:
+            return self._http_error(request, error)
+        except Exception:
+            log.exception("handling %s failed", request[REQUEST_ID])
+            return error_response(ApiError(500, "internal_error", "the server made a mistake; its log has more"))
+
+    def _http_error(self, request: web.Request, error: web.HTTPException) -> web.Response:
+        path = request.rel_url.raw_path[:200]
+        if isinstance(error, web.HTTPRequestEntityTooLarge):
+            return error_response(too_large(self._core.args.body_limit))
+        if isinstance(error, web.HTTPMethodNotAllowed):
+            allowed = ", ".join(sorted(error.allowed_methods))
+            refusal = ApiError(405, "method_not_allowed", f"{request.method} is not allowed on {path}; use {allowed}")
+            return error_response(refusal, {"Allow": allowed})
+        if error.status == 404:
+            return error_response(ApiError(404, "not_found", f"there is nothing at {path}"))
+        return error_response(ApiError(error.status, None, error.reason))

@@ -1,0 +1,117 @@
+"""Fields of the OpenAI and vLLM APIs that are not honoured here: accepted at their neutral value, refused with 400 at any other.
+
+The rule is 'never ignored in silence': a field either takes effect, or has a value that changes nothing, or is refused by name.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from frontend.errors import invalid
+
+Neutral = Callable[[Any], bool]
+
+
+def _only(*values: Any) -> Neutral:
+    """Neutral at exactly these JSON values (1 and 1.0 are the same, 1 and true are not)."""
+
+    def check(value: Any) -> bool:
+        return any(value == neutral and isinstance(value, bool) == isinstance(neutral, bool) for neutral in values)
+
+    return check
+
+
+def _text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _labels(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(item, str) for item in value.values())
+
+
+def _never(value: Any) -> bool:
+    return False
+
+
+# Fields that only identify or label: any value of the right type changes nothing about the answer.
+_LABELS: dict[str, Neutral] = {"user": _text, "safety_identifier": _text, "prompt_cache_key": _text, "metadata": _labels}
+
+_COMMON: dict[str, Neutral] = {
+    **_LABELS,
+    "logit_bias": _only({}),
+    "store": _only(False),
+    "service_tier": _only("auto", "default"),
+    "response_format": _only({"type": "text"}),
+    "min_tokens": _only(0),
+    "length_penalty": _only(1),
+    "use_beam_search": _only(False),
+    "early_stopping": _only(False),
+    "prompt_logprobs": _never,
+    "truncate_prompt_tokens": _never,
+    "allowed_token_ids": _never,
+    "bad_words": _only([]),
+    "spaces_between_special_tokens": _only(True),
+    "detokenize": _only(True),
+    "return_tokens_as_token_ids": _only(False),
+    "return_token_ids": _only(False),
+    "logits_processors": _only([]),
+    "vllm_xargs": _only({}),
+    "kv_transfer_params": _never,
+    "cache_salt": _never,
+    "request_id": _never,
+    "typical_p": _only(1),
+    "structured_outputs": _never,
+    "guided_json": _never,
+    "guided_regex": _never,
+    "guided_choice": _never,
+    "guided_grammar": _never,
+}
+
+CHAT: dict[str, Neutral] = {
+    **_COMMON,
+    "tools": _only([]),
+    "tool_choice": _only("none", "auto"),
+    "parallel_tool_calls": _only(True, False),
+    "functions": _only([]),
+    "function_call": _only("none", "auto"),
+    "modalities": _only(["text"]),
+    "audio": _never,
+    "prediction": _never,
+    "reasoning_effort": _only("none"),
+    "include_reasoning": _only(True),
+    "verbosity": _only("medium"),
+    "web_search_options": _never,
+    "echo": _only(False),
+    "best_of": _only(1),
+    "add_special_tokens": _only(False),
+    "continue_final_message": _only(False),
+    "chat_template": _never,
+    "chat_template_kwargs": _only({}),
+    "mm_processor_kwargs": _only({}),
+    "documents": _only([]),
+}
+
+COMPLETION: dict[str, Neutral] = {**_COMMON, "suffix": _only("")}
+
+TOKENIZE: dict[str, Neutral] = {
+    "continue_final_message": _only(False),
+    "chat_template": _never,
+    "chat_template_kwargs": _only({}),
+    "mm_processor_kwargs": _only({}),
+    "tools": _only([]),
+}
+
+DETOKENIZE: dict[str, Neutral] = {}
+
+
+def strip(fields: dict[str, Any], known: tuple[str, ...], neutral: dict[str, Neutral]) -> dict[str, Any]:
+    """`fields` without nulls and neutral values. Raises ApiError for a field that is unknown or not honoured at its value."""
+    kept = {}
+    for name, value in fields.items():
+        if name in known:
+            if value is not None:
+                kept[name] = value
+        elif name not in neutral:
+            raise invalid(f"unknown field {name[:64]!r}", name[:64], "unknown_parameter")
+        elif value is not None and not neutral[name](value):
+            raise invalid(f"{name} is not supported at this value; leave it out", name, "unsupported_parameter")
+    return kept

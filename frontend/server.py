@@ -1,0 +1,109 @@
+"""The process's life: bind at once, follow the cluster, serve, drain, stop."""
+
+import asyncio
+import logging
+from typing import Any
+
+import zmq
+from aiohttp import web
+
+from frontend.args import FrontendArgs
+from frontend.cluster import ClusterView
+from frontend.core import Core
+from frontend.metrics import Metrics
+from frontend.service import make_app
+from frontend.streams import Dispatcher
+from messages.cluster import READY, STOPPING, ClusterState
+from messages.text import FromTokenizer, Problem
+from transport.lifetime import Lifetime
+from transport.reports import CLUSTER_FEED, Reporter
+from transport.sockets import Inbox, Outbox, Subscription
+
+log = logging.getLogger(__name__)
+
+POLL_SECONDS = 0.1
+DRAIN_SECONDS = 3.5
+LAST_WORDS_SECONDS = 0.5
+KEEP_ALIVE_SECONDS = 75.0
+MAX_HEADER_BYTES = 16 << 10
+
+
+class Server:
+    """One frontend process on the running loop. `serve` returns when SIGTERM has been obeyed."""
+
+    def __init__(self, args: FrontendArgs, lifetime: Lifetime) -> None:
+        self._args = args
+        self._lifetime = lifetime
+        self._context: zmq.Context[Any] = zmq.Context()
+        self._inbox: Inbox[FromTokenizer] = Inbox(self._context, args.run_dir, args.name, FromTokenizer)
+        self._cluster: Subscription[ClusterState] = Subscription(self._context, args.run_dir, CLUSTER_FEED, ClusterState)
+        self._outboxes = {name: Outbox(self._context, args.run_dir, name, linger_ms=200) for name in args.tokenizers}
+        view = ClusterView(args.tokenizers)
+        metrics = Metrics(args.model_name, view)
+        self._core = Core(args, view, metrics, Dispatcher(args.name, dict(self._outboxes), view, metrics))
+        self._reporter = Reporter(args)
+
+    async def serve(self) -> None:
+        """Raises OSError when the port cannot be bound."""
+        runner = web.AppRunner(
+            make_app(self._core),
+            access_log=None,
+            handler_cancellation=True,
+            keepalive_timeout=KEEP_ALIVE_SECONDS,
+            shutdown_timeout=LAST_WORDS_SECONDS,
+            max_line_size=MAX_HEADER_BYTES,
+            max_field_size=MAX_HEADER_BYTES,
+        )
+        await runner.setup()
+        try:
+            site = web.TCPSite(runner, self._args.host, self._args.port)
+            await site.start()
+            self._announce(runner)
+            self._inbox.listen(self._core.dispatcher.receive)
+            await self._follow()
+            self._reporter.phase(STOPPING)
+            await site.stop()
+            await self._drain()
+        finally:
+            await runner.cleanup()
+            self._close()
+
+    def _announce(self, runner: web.AppRunner) -> None:
+        port = runner.addresses[0][1]
+        log.info("listening on %s port %d", self._args.host, port)
+        self._reporter.facts(port=port)
+        self._reporter.phase(READY)
+
+    async def _follow(self) -> None:
+        """Take in cluster states and report numbers until asked to stop."""
+        while not self._lifetime.stopping.is_set():
+            self._poll()
+            await asyncio.sleep(POLL_SECONDS)
+
+    def _poll(self) -> None:
+        state = self._cluster.latest()
+        if state is not None:
+            self._core.view.update(state)
+            self._core.dispatcher.fail_lost()
+        dropped = sum(outbox.dropped for outbox in self._outboxes.values())
+        self._reporter.numbers({"live": float(len(self._core.dispatcher))}, {"bad_frames": self._inbox.bad_frames, "dropped_sends": dropped})
+
+    async def _drain(self) -> None:
+        """Let live requests end, then end them; new ones on open connections are refused."""
+        self._core.view.stopping = True
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + DRAIN_SECONDS
+        while len(self._core.dispatcher) and loop.time() < deadline:
+            self._poll()
+            await asyncio.sleep(POLL_SECONDS / 2)
+        if count := len(self._core.dispatcher):
+            log.warning("ending %d live sequences", count)
+        self._core.dispatcher.fail_all(Problem(status=503, code="shutting_down", message="the server is shutting down", retry_after=5.0))
+
+    def _close(self) -> None:
+        self._inbox.close()
+        self._cluster.close()
+        for outbox in self._outboxes.values():
+            outbox.close()
+        self._reporter.close()
+        self._context.term()

@@ -1,0 +1,75 @@
+"""The aiohttp application: which handler answers which path."""
+
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+
+from frontend import catalogue, health
+from frontend.chat import chat_completions
+from frontend.completions import completions
+from frontend.core import Core
+from frontend.errors import ApiError
+from frontend.middleware import Boundary, Handler, add_headers
+from frontend.tokens import detokenize, tokenize
+
+Endpoint = Callable[[Core, web.Request], Awaitable[web.StreamResponse]]
+
+
+def make_app(core: Core) -> web.Application:
+    """All routes. Those made by `_when_ready` answer 503 with Retry-After until the cluster is."""
+    boundary = Boundary(core)
+
+    @web.middleware
+    async def outermost(request: web.Request, handler: Handler) -> web.StreamResponse:
+        return await boundary.handle(request, handler)
+
+    app = web.Application(middlewares=[outermost], client_max_size=core.args.body_limit)
+    app.on_response_prepare.append(add_headers)
+    routes = app.router
+    routes.add_get("/", _plain(core, health.hint))
+    routes.add_get("/version", _plain(core, health.version))
+    routes.add_get("/metrics", _plain(core, health.metrics))
+    routes.add_get("/health", _plain(core, health.ready))
+    routes.add_get("/health/live", _plain(core, health.live))
+    routes.add_get("/health/ready", _plain(core, health.ready))
+    routes.add_get("/health/startup", _plain(core, health.startup))
+    routes.add_get("/v1/models", _when_ready(core, catalogue.list_models))
+    routes.add_get("/v1/models/{id:.+}", _when_ready(core, catalogue.show_model))
+    routes.add_post("/tokenize", _when_ready(core, tokenize))
+    routes.add_post("/detokenize", _when_ready(core, detokenize))
+    routes.add_post("/v1/chat/completions", _counted(core, chat_completions))
+    routes.add_post("/v1/completions", _counted(core, completions))
+    return app
+
+
+def _plain(core: Core, endpoint: Endpoint) -> Handler:
+    async def handle(request: web.Request) -> web.StreamResponse:
+        return await endpoint(core, request)
+
+    return handle
+
+
+def _when_ready(core: Core, endpoint: Endpoint) -> Handler:
+    async def handle(request: web.Request) -> web.StreamResponse:
+        core.view.require_ready()
+        return await endpoint(core, request)
+
+    return handle
+
+
+def _counted(core: Core, endpoint: Endpoint) -> Handler:
+    """A generating endpoint: received and refused requests are counted."""
+    inner = _when_ready(core, endpoint)
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        core.metrics.received.inc()
+        try:
+            return await inner(request)
+        except ApiError as error:
+            core.metrics.refused(error.status)
+            raise
+        except web.HTTPRequestEntityTooLarge:
+            core.metrics.refused(413)
+            raise
+
+    return handle

@@ -1,0 +1,279 @@
+"""Requests inside the cluster: which key belongs to which HTTP request, and what has arrived for it.
+
+Ownership: `Dispatcher._live` holds a key from `Run.start` until its last message, its failure or the end of its handler, whichever comes
+first. Every path goes through `Dispatcher.forget`.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import secrets
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+
+from frontend.cluster import ClusterView
+from frontend.errors import ApiError
+from frontend.metrics import Metrics
+from messages.request import Cancel, Detokenize, Generate, Tokenize
+from messages.text import Detokenized, Ended, FromTokenizer, Problem, Started, TextDelta, Tokenized
+
+Event = tuple[int, TextDelta | Ended]
+Answer = Tokenized | Detokenized
+
+ABORT, ERROR = "abort", "error"
+
+
+class Sender(Protocol):
+    """The part of transport.sockets.Outbox that is used here."""
+
+    def send(self, message: msgspec.Struct) -> bool: ...
+
+
+class Sequence:
+    """One key in flight. Times are monotonic seconds."""
+
+    __slots__ = ("group", "index", "key", "last_token", "run", "started", "tokens")
+
+    def __init__(self, key: int, index: int, run: "Run", group: "Group | None") -> None:
+        self.key = key
+        self.index = index
+        self.run = run
+        self.group = group
+        self.started = False
+        self.tokens = 0
+        self.last_token: float | None = None
+
+
+class Group:
+    """The sequences that share one prompt, and the prompt's numbers once known."""
+
+    __slots__ = ("cached_tokens", "prompt_tokens", "sequences")
+
+    def __init__(self) -> None:
+        self.sequences: list[Sequence] = []
+        self.prompt_tokens: int | None = None
+        self.cached_tokens = 0
+
+
+class Run:
+    """What one HTTP request waits for. Made by `Dispatcher.open`; `close` must be called in every path."""
+
+    def __init__(self, dispatcher: "Dispatcher", tokenizer: str, incarnation: int) -> None:
+        self.tokenizer = tokenizer
+        self.incarnation = incarnation
+        self.arrived = time.monotonic()
+        self.groups: list[Group] = []
+        self.live: dict[int, Sequence] = {}
+        self.completion_tokens = 0
+        self._dispatcher = dispatcher
+        self._events: list[Event] = []
+        self._answer: Answer | None = None
+        self._problem: Problem | None = None
+        self._wake = asyncio.Event()
+
+    @property
+    def prompt_tokens(self) -> int:
+        return sum(group.prompt_tokens or 0 for group in self.groups)
+
+    @property
+    def cached_tokens(self) -> int:
+        return sum(group.cached_tokens for group in self.groups)
+
+    @property
+    def done(self) -> bool:
+        """Every sequence has ended and everything has been taken."""
+        return not self.live and not self._events
+
+    def generate(self, message: Generate) -> None:
+        """Send one prompt; its choices get the next indexes. Raises ApiError 503 when the tokenizer's queue is full."""
+        group = Group()
+        first = sum(len(other.sequences) for other in self.groups)
+        self.groups.append(group)
+        group.sequences = [Sequence(key, first + number, self, group) for number, key in enumerate(message.keys)]
+        for sequence in group.sequences:
+            self._dispatcher.remember(sequence)
+        self._dispatcher.send(self.tokenizer, message)
+
+    async def ask(self, message: Tokenize | Detokenize) -> Answer:
+        """Send a question about text and wait for the answer. Raises ApiError."""
+        self._dispatcher.remember(Sequence(message.key, 0, self, None))
+        self._dispatcher.send(self.tokenizer, message)
+        while self._answer is None:
+            await self._wait()
+        return self._answer
+
+    async def opened(self, grace: float) -> None:
+        """Wait until every prompt was accepted, then up to `grace` seconds for the first event. Raises ApiError if something was refused."""
+        while any(group.prompt_tokens is None for group in self.groups):
+            await self._wait()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(grace):
+                while not self._events:
+                    await self._wait()
+        self._raise_problem()
+
+    async def take(self) -> list[Event]:
+        """Everything that has arrived since the last call, at least one event. Raises ApiError when the request failed."""
+        while not self._events:
+            await self._wait()
+        events, self._events = self._events, []
+        return events
+
+    async def _wait(self) -> None:
+        self._raise_problem()
+        self._wake.clear()
+        await self._wake.wait()
+
+    def _raise_problem(self) -> None:
+        if self._problem is not None:
+            raise ApiError.of(self._problem)
+
+    def accepted(self) -> None:
+        """A prompt was accepted."""
+        self._wake.set()
+
+    def push(self, event: Event) -> None:
+        self._events.append(event)
+        self._wake.set()
+
+    def answer(self, answer: Answer) -> None:
+        self._answer = answer
+        self._wake.set()
+
+    def fail(self, problem: Problem) -> None:
+        """End the request with `problem`: what is still running is cancelled; the handler hears of it after the events before it."""
+        if self._problem is None:
+            self._problem = problem
+        self.close(ERROR)
+        self._wake.set()
+
+    def close(self, reason: str = ABORT) -> None:
+        """Cancel what is still running and forget it. `reason` is its finished_reason in the metrics. May be called again."""
+        if self.live:
+            self._dispatcher.cancel(self, reason)
+
+
+class Dispatcher:
+    """Routes messages from the tokenizers to runs. `outboxes`: one per tokenizer name."""
+
+    def __init__(self, name: str, outboxes: dict[str, Sender], view: ClusterView, metrics: Metrics) -> None:
+        self.name = name
+        self._outboxes = outboxes
+        self._view = view
+        self._metrics = metrics
+        self._live: dict[int, Sequence] = {}
+        self._keys = itertools.count(secrets.randbits(62))
+        self._handlers: dict[type, Callable[[Sequence, FromTokenizer], None]] = {
+            Started: self._on_started,
+            TextDelta: self._on_delta,
+            Ended: self._on_ended,
+            Tokenized: self._on_answer,
+            Detokenized: self._on_answer,
+        }
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    def new_keys(self, count: int) -> list[int]:
+        """Keys nobody else uses: counted from a random 62-bit base."""
+        return list(itertools.islice(self._keys, count))
+
+    def open(self) -> Run:
+        """A run on the next ready tokenizer. Raises ApiError 503."""
+        process = self._view.choose_tokenizer()
+        return Run(self, process.name, process.incarnation)
+
+    def send(self, tokenizer: str, message: msgspec.Struct) -> None:
+        if not self._outboxes[tokenizer].send(message):
+            raise ApiError(503, "overloaded", "the server is overloaded", retry_after=2.0)
+
+    def remember(self, sequence: Sequence) -> None:
+        self._live[sequence.key] = sequence
+        sequence.run.live[sequence.key] = sequence
+        self._metrics.live.set(len(self._live))
+
+    def forget(self, sequence: Sequence, reason: str) -> None:
+        """Take a key out of all maps and count how it ended."""
+        del self._live[sequence.key]
+        del sequence.run.live[sequence.key]
+        self._metrics.live.set(len(self._live))
+        if sequence.started:
+            self._metrics.finished(reason)
+            self._metrics.e2e.observe(time.monotonic() - sequence.run.arrived)
+            self._metrics.request_generation.observe(sequence.tokens)
+
+    def cancel(self, run: Run, reason: str) -> None:
+        keys = list(run.live)
+        for sequence in list(run.live.values()):
+            self.forget(sequence, reason)
+        self._outboxes[run.tokenizer].send(Cancel(keys))
+
+    def fail_lost(self) -> None:
+        """Fail the requests whose tokenizer died or was started again."""
+        for run in {sequence.run for sequence in self._live.values()}:
+            if problem := self._view.lost(run.tokenizer, run.incarnation):
+                run.fail(problem)
+
+    def fail_all(self, problem: Problem) -> None:
+        for run in {sequence.run for sequence in self._live.values()}:
+            run.fail(problem)
+
+    def receive(self, message: FromTokenizer) -> None:
+        """Called for every message of a tokenizer. Messages for keys that are gone are dropped."""
+        sequence = self._live.get(message.key)
+        if sequence is not None:
+            self._handlers[type(message)](sequence, message)
+
+    def _on_started(self, sequence: Sequence, message: FromTokenizer) -> None:
+        group = sequence.group
+        if not isinstance(message, Started) or group is None or group.prompt_tokens is not None:
+            return
+        group.prompt_tokens = message.prompt_tokens
+        for member in group.sequences:
+            member.started = True
+        self._metrics.started.inc(len(group.sequences))
+        self._metrics.prompt_tokens.inc(message.prompt_tokens)
+        self._metrics.request_prompt.observe(message.prompt_tokens)
+        sequence.run.accepted()
+
+    def _on_delta(self, sequence: Sequence, message: FromTokenizer) -> None:
+        if not isinstance(message, TextDelta):
+            return
+        if message.tokens:
+            self._count(sequence, message.tokens)
+        if message.text or message.logprobs:
+            sequence.run.push((sequence.index, message))
+
+    def _on_ended(self, sequence: Sequence, message: FromTokenizer) -> None:
+        if not isinstance(message, Ended):
+            return
+        if message.problem is not None or message.finish is None or not sequence.started:
+            problem = message.problem or Problem(status=500, code="internal_error", message="the server made a mistake")
+            sequence.run.fail(problem)
+            return
+        if (missing := message.completion_tokens - sequence.tokens) > 0:
+            self._count(sequence, missing)
+        if sequence.group is not None and sequence is sequence.group.sequences[0]:
+            sequence.group.cached_tokens = message.cached_tokens
+        self.forget(sequence, message.finish)
+        sequence.run.completion_tokens += message.completion_tokens
+        sequence.run.push((sequence.index, message))
+
+    def _on_answer(self, sequence: Sequence, message: FromTokenizer) -> None:
+        if isinstance(message, (Tokenized, Detokenized)):
+            self.forget(sequence, "stop")
+            sequence.run.answer(message)
+
+    def _count(self, sequence: Sequence, tokens: int) -> None:
+        now = time.monotonic()
+        sequence.tokens += tokens
+        self._metrics.generation_tokens.inc(tokens)
+        if sequence.last_token is None:
+            self._metrics.first_token.observe(now - sequence.run.arrived)
+        else:
+            for _ in range(tokens):
+                self._metrics.inter_token.observe((now - sequence.last_token) / tokens)
+        sequence.last_token = now

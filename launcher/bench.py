@@ -1,0 +1,153 @@
+"""`bench serve`: the load generator against a running cluster or one of its own, and what it measured."""
+
+import argparse
+import json
+import shlex
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from launcher.errors import LauncherError
+from launcher.options import number, whole
+from launcher.progress import StatusLine
+from launcher.rundir import choose_cluster
+
+if TYPE_CHECKING:
+    from launcher.load import Measurement, Outcome, Target
+
+SEED_TEXT = (
+    "The river rises in the hills above the town, turns twice around the old mill and runs past orchards, railway sheds and a small harbour "
+    "before it meets the sea. In 1873 an engineer measured 42 bridges over it; today 17 remain, and every spring somebody counts them again. "
+)
+WARM_UP_TOKENS = 8
+COUNT = whole(1, 1_000_000)
+STREAMS = whole(1, 65_536)
+POSITIVE = number(1e-6, 1e6)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of `bench serve`."""
+    where = parser.add_argument_group("what is measured")
+    where.add_argument("--url", help="base URL of a server (default: the running cluster)")
+    where.add_argument("--port", type=whole(1, 65535), help="the running cluster on this port, when there are several")
+    where.add_argument("--start", action="store_true", help="start a private cluster, measure its cold start too, and stop it at the end")
+    where.add_argument("--start-args", default="", metavar="ARGS", help='arguments of `cluster start` for --start, such as "--threads 2"')
+    where.add_argument("--model", help="with --start the model to serve, else the name to ask for (default: the server's first)")
+    load = parser.add_argument_group("load")
+    load.add_argument("--streams", "--concurrency", type=_counts, default=[1, 8], metavar="N,N", help="closed loop: so many at once (default 1,8)")
+    load.add_argument("--rate", type=POSITIVE, metavar="R", help="open loop instead: Poisson arrivals, R requests a second")
+    load.add_argument("--requests", type=COUNT, metavar="N", help="requests per run (default: 2 per stream and at least 3; 32 with --rate)")
+    load.add_argument("--prompt-tokens", type=COUNT, default=128, metavar="N", help="tokens per prompt (default 128)")
+    load.add_argument("--max-tokens", type=COUNT, default=128, metavar="N", help="tokens generated per request (default 128)")
+    load.add_argument("--seed", type=whole(0, 2**31 - 1), default=0, help="of the prompts and the arrival times (default 0)")
+    load.add_argument("--timeout", type=POSITIVE, default=600.0, metavar="S", help="seconds one request may take (default 600)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure and print; 0 when every request succeeded, else 1. Raises LauncherError when there is nothing to measure."""
+    import asyncio
+
+    from launcher.cold import ColdCluster
+    from launcher.figures import table
+    from launcher.machine import commit, machine
+
+    if args.start and args.url:
+        raise LauncherError("--start makes a cluster of its own: leave --url out", 2)
+    report: dict[str, Any] = {"machine": machine(), "commit": commit(), "command": shlex.join(sys.argv)}
+    if args.start:
+        with ColdCluster(_start_arguments(args)) as cluster:
+            url, report["cold_start"] = cluster.url, cluster.measure()
+            results = asyncio.run(_measure(args, url, None))
+    else:
+        url = args.url.rstrip("/") if args.url else choose_cluster(args.port).info.url
+        results = asyncio.run(_measure(args, url, args.model))
+    report |= results
+    if args.json:
+        print(json.dumps(report))
+    else:
+        print(_heading(report))
+        print(table(report["runs"]))
+    return 0 if all(result["ok"] == result["requests"] for result in report["runs"]) else 1
+
+
+def _start_arguments(args: argparse.Namespace) -> list[str]:
+    return [*(["--model", args.model] if args.model else []), *shlex.split(args.start_args)]
+
+
+def _heading(report: dict[str, Any]) -> str:
+    found = report["machine"]
+    lines = [f"{report['model']} on {found['cpu']}, {found['cores']} cores; {report['prompt_tokens']} prompt + {report['max_tokens']} new tokens"]
+    if "cold_start" in report:
+        cold = report["cold_start"]
+        lines.append(f"cold start: ready after {cold['ready_s']:.2f} s, first token after {cold['first_token_s']:.2f} s")
+    lines += [f"errors at {result['load']}: {name} x{count}" for result in report["runs"] for name, count in result["errors"].items()]
+    return "\n".join([*lines, "times in ms"])
+
+
+async def _measure(args: argparse.Namespace, url: str, model: str | None) -> dict[str, Any]:
+    from launcher import load
+    from launcher.figures import summarise
+
+    name, ids = await _prepare(url, model)
+    target = load.Target(url=url, model=name, max_tokens=args.max_tokens, timeout=args.timeout)
+    warm = load.Target(url=url, model=name, max_tokens=WARM_UP_TOKENS, timeout=args.timeout)
+    async with load.new_session() as session:
+        outcome = await load.send(session, warm, load.make_prompts(ids, 1, 8, args.seed - 1)[0], 0.0)
+    if outcome.error is not None:
+        raise LauncherError(f"the warm-up request to {url} failed: {outcome.error}")
+    line = StatusLine()
+    runs = [summarise(label, await _one_run(args, target, ids, streams, line)) for label, streams in _plan(args)]
+    line.clear()
+    return {"url": url, "model": name, "prompt_tokens": args.prompt_tokens, "max_tokens": args.max_tokens, "seed": args.seed, "runs": runs}
+
+
+def _plan(args: argparse.Namespace) -> list[tuple[str, int | None]]:
+    if args.rate is not None:
+        return [(f"{args.rate:g}/s", None)]
+    return [(f"{streams} stream{'s' if streams > 1 else ''}", streams) for streams in args.streams]
+
+
+async def _one_run(args: argparse.Namespace, target: "Target", ids: list[int], streams: int | None, line: StatusLine) -> "Measurement":
+    from launcher import load
+
+    requests = args.requests or (32 if streams is None else max(3, 2 * streams))
+    prompts = load.make_prompts(ids, requests, args.prompt_tokens, args.seed + (streams or 0))
+    watch = _watcher(line, f"{args.rate:g} requests/s" if streams is None else f"{streams} at once", requests)
+    if streams is None:
+        return await load.open_loop(target, prompts, args.rate, args.seed, watch)
+    return await load.closed_loop(target, prompts, streams, watch)
+
+
+def _watcher(line: StatusLine, label: str, requests: int) -> "Callable[[Outcome], None]":
+    done = failed = 0
+
+    def watch(outcome: "Outcome") -> None:
+        nonlocal done, failed
+        done += 1
+        failed += outcome.error is not None
+        line.show(f"{label}: {done} of {requests} requests, {failed} failed", key=f"{label} {4 * done // requests}")
+
+    line.show(f"{label}: 0 of {requests} requests", key=f"{label} 0")
+    return watch
+
+
+async def _prepare(url: str, model: str | None) -> tuple[str, list[int]]:
+    """The model's name and the token ids prompts are made of. Raises LauncherError when the server does not answer as one of ours."""
+    import aiohttp
+
+    from launcher import load
+
+    try:
+        async with load.new_session() as session:
+            if model is None:
+                async with session.get(f"{url}/v1/models", raise_for_status=True) as response:
+                    model = str((await response.json())["data"][0]["id"])
+            async with session.post(f"{url}/tokenize", json={"prompt": SEED_TEXT}, raise_for_status=True) as response:
+                return model, list((await response.json())["tokens"])
+    except (aiohttp.ClientError, OSError, KeyError, IndexError, ValueError) as error:
+        raise LauncherError(f"{url} does not answer as a server to measure should: {error or type(error).__name__}") from error
+
+
+def _counts(text: str) -> list[int]:
+    return [STREAMS(part) for part in text.split(",")]

@@ -1,0 +1,163 @@
+"""One supervised process: starting it, reading what it writes, ending it, remembering its deaths."""
+
+import collections
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import IO
+
+import msgspec
+
+from launcher.errors import APP_ROOT
+from launcher.specs import ProcessSpec
+from messages.cluster import DEAD, LOADING, READY, STALLED, STARTING, STOPPING, ProcessReport, ProcessState
+from transport.lifetime import ARGUMENTS_VARIABLE
+
+TAIL_LINES = 40
+LINE_BYTES = 16_384
+SILENCE_SECONDS = 3.0
+DEATH_WINDOW_SECONDS = 60.0
+MAX_DEATHS = 5
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.2, 5.0
+
+OnLine = Callable[[str], None]
+
+
+def describe_exit(code: int) -> str:
+    """'exit code 1' or 'killed by SIGKILL' for a return code as subprocess gives it."""
+    if code >= 0:
+        return f"exit code {code}"
+    with contextlib.suppress(ValueError):
+        return f"killed by {signal.Signals(-code).name}"
+    return f"killed by signal {-code}"
+
+
+class Child:
+    """The current run of one ProcessSpec and its history. Times are `time.monotonic()` seconds.
+
+    `tail` holds the last lines the process wrote. Start children from the main thread: the kernel's parent-death signal follows the thread.
+    """
+
+    def __init__(self, spec: ProcessSpec, on_line: OnLine) -> None:
+        self.spec = spec
+        self.incarnation = 0
+        self.tail: collections.deque[str] = collections.deque(maxlen=TAIL_LINES)
+        self.restart_at: float | None = None
+        self.last_exit = ""
+        self._on_line = on_line
+        self._process: subprocess.Popen[bytes] | None = None
+        self._pump: threading.Thread | None = None
+        self._report: ProcessReport | None = None
+        self._heard = 0.0
+        self._deaths: collections.deque[float] = collections.deque()
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None
+
+    def start(self, death_fd: int) -> None:
+        """Spawn the next incarnation; `death_fd` is the read end of the supervisor's death pipe."""
+        self.incarnation += 1
+        args = msgspec.structs.replace(self.spec.args, incarnation=self.incarnation, death_fd=death_fd)
+        environment = os.environ | {"PYTHONPATH": str(APP_ROOT), ARGUMENTS_VARIABLE: msgspec.json.encode(args).decode()}
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", self.spec.package],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            pass_fds=(death_fd,),
+            start_new_session=True,
+        )
+        self._report, self._heard, self.restart_at = None, time.monotonic(), None
+        self.tail.clear()
+        self._pump = threading.Thread(target=self._read_lines, args=(self._process.stdout,), name=f"lines-{self.name}", daemon=True)
+        self._pump.start()
+
+    def _read_lines(self, pipe: IO[bytes]) -> None:
+        with pipe:
+            while line := pipe.readline(LINE_BYTES):
+                text = line.decode(errors="replace").rstrip()
+                self.tail.append(text)
+                self._on_line(text)
+
+    def note(self, report: ProcessReport) -> bool:
+        """Take in a report; True when it changes more than numbers. Reports of earlier incarnations are ignored."""
+        if report.incarnation != self.incarnation or not self.running:
+            return False
+        before, self._report, self._heard = self._report, report, time.monotonic()
+        return before is None or (before.phase, before.detail, before.facts) != (report.phase, report.detail, report.facts)
+
+    def reap(self, now: float) -> bool:
+        """True when the process has just been found dead; `last_exit` and `tail` say how it ended."""
+        if self._process is None or (code := self._process.poll()) is None:
+            return False
+        if self._pump is not None:
+            self._pump.join(timeout=1.0)
+        self._process, self._pump = None, None
+        self.last_exit = describe_exit(code)
+        self._deaths.append(now)
+        while self._deaths and self._deaths[0] < now - DEATH_WINDOW_SECONDS:
+            self._deaths.popleft()
+        return True
+
+    @property
+    def hopeless(self) -> bool:
+        """It died too often in too short a time."""
+        return len(self._deaths) >= MAX_DEATHS
+
+    def schedule_restart(self, now: float) -> float:
+        """Decide when to start it again; returns the pause in seconds, doubling with each recent death."""
+        pause = min(FIRST_PAUSE_SECONDS * 2.0 ** max(0, len(self._deaths) - 1), LONGEST_PAUSE_SECONDS)
+        self.restart_at = now + pause
+        return pause
+
+    def terminate(self) -> None:
+        if self._process is not None:
+            self._process.terminate()
+
+    def kill(self) -> None:
+        """SIGKILL it with everything it started itself."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
+    def state(self, now: float, stopping: bool) -> ProcessState:
+        """How this process looks from here. Silence of more than SILENCE_SECONDS turns READY into STALLED."""
+        report, phase, age = self._report, STARTING, max(0.0, now - self._heard)
+        if self._process is None:
+            phase = DEAD
+        elif stopping:
+            phase = STOPPING
+        elif report is not None:
+            phase = STALLED if report.phase == READY and age > SILENCE_SECONDS else report.phase
+        return ProcessState(
+            name=self.name,
+            incarnation=self.incarnation,
+            pid=self._process.pid if self._process is not None else 0,
+            phase=phase,
+            detail=self._detail(now, phase, age),
+            progress=report.progress if report is not None and phase in {STARTING, LOADING} else None,
+            age=round(age, 3),
+            restarts=max(0, self.incarnation - 1),
+            gauges=report.gauges if report is not None else {},
+            counters=report.counters if report is not None else {},
+            facts=report.facts if report is not None else {},
+        )
+
+    def _detail(self, now: float, phase: str, age: float) -> str:
+        if phase == DEAD:
+            again = "" if self.restart_at is None else f", starts again in {max(0.0, self.restart_at - now):.1f} s"
+            return f"{self.last_exit or 'not started'}{again}"
+        if phase == STALLED:
+            return f"not heard from for {age:.1f} s"
+        return self._report.detail if self._report is not None else ""

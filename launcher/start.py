@@ -1,0 +1,197 @@
+"""`cluster start`: find the model, check the port, make the run directory, supervise here or in a detached process."""
+
+import argparse
+import contextlib
+import errno
+import http.client
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import msgspec
+
+from launcher import models
+from launcher.display import Event, PipeAudience, TerminalAudience, status_key
+from launcher.errors import APP_ROOT, LauncherError, program
+from launcher.progress import StatusLine
+from launcher.rundir import LOG, ClusterInfo, RunDir, running_clusters
+from launcher.specs import ClusterOptions, cluster_specs
+
+PROBE_SECONDS = 0.5
+DETACHED_VARIABLE = "PAGEWIRE_DETACHED"
+
+
+class DetachedStart(msgspec.Struct, frozen=True, kw_only=True):
+    """What the detached supervisor inherits: its options, its locked run directory, and the pipe on which it tells how it goes."""
+
+    options: ClusterOptions
+    folder: str
+    lock_fd: int
+    report_fd: int
+    program: str
+
+
+def run(args: argparse.Namespace) -> int:
+    """Entry point of `cluster start`; returns the exit code."""
+    options = options_from(args)
+    run_dir = RunDir.create(options.port)
+    return _start_detached(options, run_dir) if args.detach else serve(options, run_dir)
+
+
+def options_from(args: argparse.Namespace) -> ClusterOptions:
+    """Checked options; fetches the model when it is a catalogue name. Raises LauncherError."""
+    if args.chunk_tokens > args.max_step_tokens:
+        raise LauncherError(f"--chunk-tokens {args.chunk_tokens} is over --max-step-tokens {args.max_step_tokens}: a chunk must fit in one step", 2)
+    if args.max_slots > args.max_step_tokens:
+        raise LauncherError(f"--max-slots {args.max_slots} is over --max-step-tokens {args.max_step_tokens}: every slot needs a token per step", 2)
+    template = args.chat_template
+    if template is not None and not Path(template).is_file():
+        raise LauncherError(f"--chat-template: there is no file {template}", 2)
+    port = free_port(args.host, args.port)
+    found = models.resolve(args.model)
+    return ClusterOptions(
+        model_path=str(found.path if found.path is not None else models.pull(args.model)),
+        model_name=args.served_model_name or found.name,
+        host=args.host,
+        port=port,
+        device=args.device,
+        dtype=args.dtype,
+        threads=args.threads,
+        kv_tokens=args.kv_tokens,
+        block_size=args.block_size,
+        max_slots=args.max_slots,
+        max_step_tokens=args.max_step_tokens,
+        chunk_tokens=args.chunk_tokens,
+        max_context=args.max_context,
+        max_queue=args.max_queue,
+        chat_template=str(Path(template).resolve()) if template is not None else None,
+        dummy_weights=args.dummy_weights,
+        tokenizers=args.tokenizers,
+        frontends=args.frontends,
+        log_level=args.log_level,
+        startup_timeout=args.startup_timeout,
+        created=int(time.time()),
+    )
+
+
+def free_port(host: str, port: int) -> int:
+    """`port` if nobody listens there, any free one for 0. Raises LauncherError naming the cluster that has it."""
+    try:
+        where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        with socket.socket(where[0], where[1]) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(where[4])
+            probe.listen(1)
+            return int(probe.getsockname()[1])
+    except socket.gaierror as error:
+        raise LauncherError(f"--host {host}: {error.strerror}", 2) from error
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise LauncherError(_port_taken(host, port)) from error
+        raise LauncherError(f"cannot listen on {host} port {port}: {error.strerror}") from error
+
+
+def _port_taken(host: str, port: int) -> str:
+    for cluster in running_clusters():
+        if cluster.info.port == port:
+            return (
+                f"port {port} belongs to a running Pagewire cluster (pid {cluster.info.pid}, model {cluster.info.model}). "
+                f"Stop it with: {program()} cluster stop --port {port}   or choose another port with --port"
+            )
+    return f"port {port} on {host} is used by another program. Choose another with --port (0 takes any free one)"
+
+
+def serve(options: ClusterOptions, run_dir: RunDir, report_fd: int = -1) -> int:
+    """Supervise a cluster in this process until it ends; the run directory goes with it. Returns the exit code."""
+    import setproctitle
+
+    from launcher.supervisor import Supervisor
+
+    setproctitle.setproctitle(f"pagewire supervisor {options.port}")
+    audience = PipeAudience(options, report_fd) if report_fd >= 0 else TerminalAudience(options)
+    code = 1
+    try:
+        info = ClusterInfo(pid=os.getpid(), host=options.host, port=options.port, url=options.url, model=options.model_name, started=time.time())
+        run_dir.write_info(info)
+        specs = cluster_specs(options, str(run_dir.folder))
+        supervisor = Supervisor(specs, run_dir.folder, options.model_name, audience, options.startup_timeout, lambda: serves(options.url))
+        code = supervisor.run()
+    finally:
+        if code != 0:
+            run_dir.keep_log(options.port)
+        run_dir.remove()
+        audience.close()
+    return code
+
+
+def serves(url: str) -> bool:
+    """Whether the frontend at `url` says that it is ready; its view of the cluster is a moment older than the supervisor's."""
+    place = urlsplit(url)
+    connection = http.client.HTTPConnection(place.hostname or "", place.port, timeout=PROBE_SECONDS)
+    try:
+        connection.request("GET", "/health/ready")
+        return connection.getresponse().status == 200
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def _start_detached(options: ClusterOptions, run_dir: RunDir) -> int:
+    report_read, report_write = os.pipe()
+    start = DetachedStart(options=options, folder=str(run_dir.folder), lock_fd=run_dir.lock_fd, report_fd=report_write, program=program())
+    environment = os.environ | {"PYTHONPATH": str(APP_ROOT), DETACHED_VARIABLE: msgspec.json.encode(start).decode()}
+    log = run_dir.folder / LOG
+    with log.open("ab") as log_file:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "launcher.detached"],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log_file,
+            stderr=log_file,
+            pass_fds=(run_dir.lock_fd, report_write),
+            start_new_session=True,
+        )
+    os.close(report_write)
+    os.close(run_dir.lock_fd)
+    try:
+        outcome = _follow(report_read)
+    except KeyboardInterrupt:
+        process.send_signal(signal.SIGTERM)
+        process.wait()
+        return 130
+    if outcome is not None and outcome.kind == "ready":
+        print(f"{outcome.text}\n  log:         {log}", flush=True)
+        return 0
+    return _report_failure(process, outcome, run_dir, options.port)
+
+
+def _follow(report_read: int) -> Event | None:
+    """Show a detached start until it is ready or has failed; the last event, or None when the supervisor died without a word."""
+    line = StatusLine()
+    outcome = None
+    with open(report_read, "rb") as events:
+        for text in events:
+            event = msgspec.json.decode(text, type=Event)
+            if event.kind == "status":
+                line.show(event.text, status_key(event.text))
+            else:
+                outcome = event
+                break
+    line.clear()
+    return outcome
+
+
+def _report_failure(process: "subprocess.Popen[bytes]", outcome: Event | None, run_dir: RunDir, port: int) -> int:
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=30)
+    text = outcome.text if outcome is not None else "the supervisor ended without saying why"
+    kept = run_dir.folder.parent / f"failed-{port}.log"
+    where = next((path for path in (kept, run_dir.folder / LOG) if path.is_file()), None)
+    print(f"error: {text}" + (f"\nthe whole log: {where}" if where is not None else ""), file=sys.stderr)
+    return 1

@@ -1,0 +1,112 @@
+"""`cluster status` and `cluster stop`: talk to a running supervisor over its control socket."""
+
+import argparse
+import contextlib
+import os
+import signal
+import sys
+import time
+from typing import Any
+
+import msgspec
+
+from launcher.control import ask
+from launcher.errors import LauncherError
+from launcher.progress import StatusLine
+from launcher.rundir import Cluster, choose_cluster, is_live
+from messages.cluster import ClusterState, ProcessState, StatusQuery, StopCommand, Stopping
+
+GRACE_SECONDS = 10.0
+POLL_SECONDS = 0.05
+
+
+def run_status(args: argparse.Namespace) -> int:
+    """Entry point of `cluster status`: 0 when the cluster is ready, 3 when it runs but is not ready, 1 when none runs."""
+    cluster = choose_cluster(args.port)
+    state = query(cluster)
+    if args.json:
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode(status_document(cluster, state)), indent=2).decode() + "\n")
+    else:
+        print(status_table(cluster, state))
+    return 0 if state.ready else 3
+
+
+def query(cluster: Cluster) -> ClusterState:
+    """The supervisor's view now. Raises LauncherError when it does not answer."""
+    answer = ask(cluster.folder, StatusQuery())
+    if not isinstance(answer, ClusterState):
+        raise LauncherError("the supervisor answered with something that is no status")
+    return answer
+
+
+def status_document(cluster: Cluster, state: ClusterState) -> dict[str, Any]:
+    """What `cluster status --json` prints."""
+    return {
+        "url": cluster.info.url,
+        "port": cluster.info.port,
+        "pid": cluster.info.pid,
+        "run_dir": str(cluster.folder),
+        "uptime": round(time.time() - state.started, 3),
+        **{key: value for key, value in msgspec.to_builtins(state).items() if key != "type"},
+    }
+
+
+def status_table(cluster: Cluster, state: ClusterState) -> str:
+    """What `cluster status` prints: a line about the cluster, a table of processes, a line about work."""
+    phase = "ready" if state.ready else f"{state.phase} ({state.reason})"
+    rows = [("PROCESS", "PID", "PHASE", "HEARD", "RESTARTS", "DETAIL")]
+    rows += [(p.name, str(p.pid or "-"), p.phase, f"{p.age:.1f} s", str(p.restarts), p.detail) for p in state.processes]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    table = "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
+    head = f"{state.model} at {cluster.info.url}: {phase}, up {duration(time.time() - state.started)}, supervisor pid {cluster.info.pid}"
+    work = work_line(state.processes)
+    return f"{head}\n\n{table}" + (f"\n\n{work}" if work else "")
+
+
+def work_line(processes: list[ProcessState]) -> str:
+    """Slots, queue, blocks and context on one line; empty until the scheduler has its worker."""
+    scheduler = next((process for process in processes if process.name == "scheduler"), None)
+    if scheduler is None or "blocks" not in scheduler.facts:
+        return ""
+    facts, gauges = scheduler.facts, scheduler.gauges
+
+    def count(name: str) -> str:
+        return f"{gauges.get(name, 0):.0f}"
+
+    slots = f"slots {count('slots_used')} of {facts.get('slots', 0)} in use"
+    queue = f"queue {count('waiting')} ({count('waiting_tokens')} tokens)"
+    blocks = f"blocks {count('blocks_used')} of {facts['blocks']} in use ({facts.get('block_size', 0)} tokens each)"
+    return f"{slots}, {queue}, {blocks}, context {facts.get('context', 0)} tokens"
+
+
+def duration(seconds: float) -> str:
+    """'42 s', '3 min 5 s', '2 h 10 min'."""
+    whole = max(0, int(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    return f"{whole // 60} min {whole % 60} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def run_stop(args: argparse.Namespace) -> int:
+    """Entry point of `cluster stop`: 0 when every process of the cluster has ended."""
+    cluster = choose_cluster(args.port)
+    try:
+        answer = ask(cluster.folder, StopCommand(deadline=args.timeout))
+        pid = answer.pid if isinstance(answer, Stopping) else cluster.info.pid
+    except LauncherError:
+        pid = cluster.info.pid
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+    line = StatusLine()
+    started = time.monotonic()
+    while is_live(cluster.folder):
+        waited = time.monotonic() - started
+        if waited > args.timeout + GRACE_SECONDS:
+            line.clear()
+            raise LauncherError(f"the cluster on port {cluster.info.port} has not ended after {waited:.0f} s; end it by force with: kill -9 {pid}")
+        if waited > 1.0:
+            line.show(f"waiting for running requests and processes to end: {waited:.0f} s", "waiting for running requests and processes to end")
+        time.sleep(POLL_SECONDS)
+    line.clear()
+    print(f"stopped the cluster on port {cluster.info.port} ({cluster.info.model})")
+    return 0

@@ -1,0 +1,238 @@
+"""Starts the processes of a cluster, watches them, restarts them, tells everyone their state, and ends them in order."""
+
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any, Protocol
+
+import zmq
+
+from launcher.child import Child
+from launcher.control import ControlServer
+from launcher.specs import ProcessSpec
+from messages.cluster import DEAD, LOADING, READY, STALLED, STARTING, STOPPING, ClusterState, ProcessReport, ProcessState, StopCommand, Stopping
+from transport.reports import CLUSTER_FEED, SUPERVISOR
+from transport.sockets import Feed, Inbox
+
+log = logging.getLogger(__name__)
+
+TICK_SECONDS = 0.05
+PUBLISH_SECONDS = 0.5
+STOP_SECONDS = 10.0
+STAGE_SECONDS = 5.0
+SHOWN_TAIL_LINES = 12
+# The cluster is as far as its least advanced process.
+PHASE_ORDER = [DEAD, STARTING, LOADING, STALLED, STOPPING, READY]
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+class Audience(Protocol):
+    """Who watches a cluster come and go. `line` is called from other threads."""
+
+    def state(self, state: ClusterState) -> None: ...
+    def ready(self, state: ClusterState) -> None: ...
+    def line(self, text: str) -> None: ...
+    def failed(self, message: str) -> None: ...
+
+
+class Supervisor:
+    """Runs a table of processes until it is told to stop. Lives on the main thread of the process that calls `run`.
+
+    `serves` is asked, once all processes are ready, whether clients are served now: only then is the cluster announced as ready.
+    """
+
+    def __init__(
+        self,
+        specs: Sequence[ProcessSpec],
+        run_dir: Path,
+        model: str,
+        audience: Audience,
+        startup_timeout: float = 600.0,
+        serves: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._run_dir = run_dir
+        self._model = model
+        self._audience = audience
+        self._startup_timeout = startup_timeout
+        self._serves = serves
+        self._children = {spec.name: Child(spec, audience.line) for spec in specs}
+        self._started = time.time()
+        self._begun = time.monotonic()
+        self._was_ready = False
+        self._failure = ""
+        self._changed = True
+        self._published = 0.0
+        self._signals = 0
+        self._stop_seconds: float | None = None
+        self._stage = -1
+        self._stage_ends = 0.0
+
+    def run(self) -> int:
+        """Start everything and stay until everything has ended. Returns the exit code: 0 after an ordered stop, 1 after a failure."""
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        previous = {signum: signal.signal(signum, self._on_signal) for signum in SIGNALS}
+        death_read, death_write = os.pipe()
+        try:
+            self._serve(context, death_read)
+        finally:
+            self._kill_all()
+            for signum, handler in previous.items():
+                signal.signal(signum, handler)
+            os.close(death_read)
+            os.close(death_write)
+            context.term()
+        return 1 if self._failure else 0
+
+    def _serve(self, context: zmq.Context[Any], death_fd: int) -> None:
+        inbox: Inbox[ProcessReport] = Inbox(context, self._run_dir, SUPERVISOR, ProcessReport)
+        feed = Feed(context, self._run_dir, CLUSTER_FEED)
+        control = ControlServer(context, self._run_dir)
+        try:
+            for child in self._children.values():
+                child.start(death_fd)
+            while self._stop_seconds is None or any(child.running for child in self._children.values()):
+                inbox.wait(TICK_SECONDS)
+                self._tick(inbox.drain(), control, feed, death_fd)
+        finally:
+            inbox.close()
+            feed.close()
+            control.close()
+
+    def _tick(self, reports: list[ProcessReport], control: ControlServer, feed: Feed, death_fd: int) -> None:
+        now = time.monotonic()
+        for report in reports:
+            child = self._children.get(report.name)
+            self._changed |= child is not None and child.note(report)
+        self._answer(control, now)
+        self._heed_signals()
+        for child in self._children.values():
+            if child.reap(now):
+                self._died(child, now)
+        if self._stop_seconds is not None:
+            self._advance_stop(now)
+        else:
+            self._restart_due(now, death_fd)
+        self._publish(feed, now)
+
+    # Deaths and restarts
+
+    def _died(self, child: Child, now: float) -> None:
+        self._changed = True
+        if self._stop_seconds is not None:
+            return
+        if not self._was_ready:
+            self._fail(self._with_tail(f"{child.name} ended while starting ({child.last_exit})", child))
+        elif child.hopeless:
+            self._fail(self._with_tail(f"{child.name} keeps dying ({child.last_exit}); giving up", child))
+        else:
+            pause = child.schedule_restart(now)
+            log.error("%s died (%s); starting it again in %.1f s", child.name, child.last_exit, pause)
+
+    def _with_tail(self, message: str, child: Child) -> str:
+        lines = list(child.tail)[-SHOWN_TAIL_LINES:]
+        return message + "".join(f"\n  | {line}" for line in lines)
+
+    def _restart_due(self, now: float, death_fd: int) -> None:
+        for child in self._children.values():
+            if child.restart_at is not None and now >= child.restart_at:
+                child.start(death_fd)
+                self._changed = True
+        if not self._was_ready and now - self._begun > self._startup_timeout:
+            self._fail(f"not ready after {self._startup_timeout:.0f} s: {self._state(now).reason}")
+
+    def _fail(self, message: str) -> None:
+        self._failure = message
+        self._audience.failed(message)
+        self._begin_stop(STAGE_SECONDS)
+
+    # Stopping
+
+    def _on_signal(self, signum: int, frame: FrameType | None) -> None:
+        self._signals += 1
+
+    def _heed_signals(self) -> None:
+        if self._signals and self._stop_seconds is None:
+            self._begin_stop(STOP_SECONDS)
+            self._signals = 0
+        elif self._signals:
+            self._kill_all()
+
+    def _begin_stop(self, seconds: float) -> None:
+        if self._stop_seconds is None:
+            self._stop_seconds = seconds
+            self._changed = True
+
+    def _advance_stop(self, now: float) -> None:
+        """Stop stage after stage: SIGTERM to its processes, SIGKILL when their time is up."""
+        alive = [child for child in self._children.values() if child.running]
+        if not alive:
+            return
+        stage = min(child.spec.stage for child in alive)
+        members = [child for child in alive if child.spec.stage == stage]
+        if stage != self._stage:
+            first = self._stage < 0
+            self._stage, self._stage_ends = stage, now + ((self._stop_seconds or 0.0) if first else STAGE_SECONDS)
+            for child in members:
+                child.terminate()
+        elif now >= self._stage_ends:
+            for child in members:
+                log.warning("%s did not end in time; killing it", child.name)
+                child.kill()
+            self._stage_ends = now + STAGE_SECONDS
+
+    def _kill_all(self) -> None:
+        for child in self._children.values():
+            child.kill()
+            while child.running:
+                if not child.reap(time.monotonic()):
+                    time.sleep(0.01)
+
+    # Telling
+
+    def _answer(self, control: ControlServer, now: float) -> None:
+        while (command := control.receive()) is not None:
+            if isinstance(command, StopCommand):
+                control.reply(Stopping(os.getpid()))
+                self._begin_stop(max(0.0, command.deadline))
+            else:
+                control.reply(self._state(now))
+
+    def _publish(self, feed: Feed, now: float) -> None:
+        if not self._changed and now - self._published < PUBLISH_SECONDS:
+            return
+        self._changed, self._published = False, now
+        state = self._state(now)
+        feed.publish(state)
+        self._audience.state(state)
+        if state.ready and not self._was_ready:
+            self._was_ready = self._serves()
+            self._changed = True
+            if self._was_ready:
+                self._audience.ready(state)
+
+    def _state(self, now: float) -> ClusterState:
+        stopping = self._stop_seconds is not None
+        processes = [child.state(now, stopping) for child in self._children.values()]
+        worst = min(processes, key=lambda process: PHASE_ORDER.index(process.phase) if process.phase in PHASE_ORDER else 0)
+        ready = not stopping and worst.phase == READY
+        return ClusterState(
+            ready=ready,
+            phase=STOPPING if stopping else worst.phase,
+            reason="" if ready else "stopping" if stopping else _reason(worst),
+            model=self._model,
+            started=self._started,
+            processes=processes,
+        )
+
+
+def _reason(process: ProcessState) -> str:
+    """Why the cluster is not ready, in words: 'worker0 loading weights 43 %'."""
+    if process.phase == DEAD:
+        return f"{process.name} died: {process.detail}"
+    if process.phase == LOADING and process.detail:
+        return f"{process.name} {process.detail}"
+    return f"{process.name} {process.phase}" + (f": {process.detail}" if process.detail else "")

@@ -1,0 +1,40 @@
+"""Into the scheduler from the tokenizer processes: token sequences to run and to stop."""
+
+from typing import Annotated
+
+import msgspec
+
+from messages.request import Key, TokenId
+from messages.sampling import SamplingParams
+
+
+class Admit(msgspec.Struct, frozen=True, kw_only=True, tag="admit"):
+    """Run one prompt, once per key (n choices share the prompt).
+
+    `prompt`: i32 column of token ids, at least one. `end_ids`: tokens that end a sequence (end tokens of the model unless ignored, and the
+    request's stop_token_ids). `max_tokens` None means up to the context limit. Answered with rows in `messages.tokens.Tokens`, the
+    last of which carries a finish, or with one `messages.tokens.Refused` per key.
+    """
+
+    tokenizer: str
+    keys: list[Key]
+    seeds: list[Key]
+    prompt: bytes
+    sampling: SamplingParams
+    end_ids: list[TokenId]
+    max_tokens: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    priority: int = 0
+    tenant: str = ""
+
+
+class Abort(msgspec.Struct, frozen=True, tag="abort"):
+    """Stop these sequences in whatever state they are. Nothing is answered; unknown keys are ignored.
+
+    `finished` tells a stop string match (counts as finished) from a client that went away (counts as cancelled).
+    """
+
+    keys: list[Key]
+    finished: bool = False
+
+
+FromTokenizerProc = Admit | Abort

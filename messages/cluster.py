@@ -1,0 +1,75 @@
+"""Between the supervisor (launch.py) and everyone: process reports, the cluster's state, commands of people."""
+
+import msgspec
+
+# Phases of a process, in order. `detail` in a report says more ("loading weights 43 %").
+STARTING, LOADING, READY, STALLED, STOPPING, DEAD = "starting", "loading", "ready", "stalled", "stopping", "dead"
+
+
+class ProcessReport(msgspec.Struct, frozen=True, kw_only=True, tag="report"):
+    """A process about itself, to the supervisor: at every phase change and twice a second as a heartbeat.
+
+    `incarnation` counts starts of this name and is given by the supervisor. `gauges` are numbers now; `counters` only rise within one
+    incarnation; `facts` are fixed once ready (the scheduler's: context, block_size, blocks, slots; the tokenizer's: chat).
+    """
+
+    name: str
+    incarnation: int
+    pid: int
+    phase: str
+    detail: str = ""
+    progress: float | None = None
+    gauges: dict[str, float] = {}
+    counters: dict[str, float] = {}
+    facts: dict[str, int | float | str] = {}
+
+
+ToSupervisor = ProcessReport
+
+
+class ProcessState(msgspec.Struct, frozen=True, kw_only=True):
+    """The supervisor's view of one process. `age` is the seconds since its last report; `restarts` how often it was started again."""
+
+    name: str
+    incarnation: int
+    pid: int
+    phase: str
+    detail: str = ""
+    progress: float | None = None
+    age: float = 0.0
+    restarts: int = 0
+    gauges: dict[str, float] = {}
+    counters: dict[str, float] = {}
+    facts: dict[str, int | float | str] = {}
+
+
+class ClusterState(msgspec.Struct, frozen=True, kw_only=True, tag="cluster"):
+    """Published by the supervisor twice a second and at every change.
+
+    `ready` is true when every process is READY and heard from within its limit; `reason` says why not. `phase` is the least advanced one.
+    """
+
+    ready: bool
+    phase: str
+    reason: str
+    model: str
+    started: float
+    processes: list[ProcessState]
+
+
+class StatusQuery(msgspec.Struct, frozen=True, tag="status"):
+    """Answered with ClusterState."""
+
+
+class StopCommand(msgspec.Struct, frozen=True, tag="stop"):
+    """Shut the cluster down in order, answering `Stopping` first."""
+
+    deadline: float = 10.0
+
+
+class Stopping(msgspec.Struct, frozen=True, tag="stopping"):
+    pid: int
+
+
+Command = StatusQuery | StopCommand
+CommandReply = ClusterState | Stopping

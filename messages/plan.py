@@ -1,0 +1,88 @@
+"""Into a worker from the scheduler: what to compute in one step. Only changes travel; the worker keeps all per-slot state.
+
+A worker applies the parts of a plan in this order: release, admit, append, copies, prefill and decode (one batch), sample.
+"""
+
+import msgspec
+
+
+class Attach(msgspec.Struct, frozen=True, tag="attach"):
+    """Forget every slot; from now on only plans of `session` count. Answered with `messages.result.Attached`."""
+
+    session: int
+
+
+class Admissions(msgspec.Struct, frozen=True, kw_only=True):
+    """New rows, one value per row: slot i32, prompt_len i32, seed i64, logprobs i32 (see SamplingParams), the rest f32 but top_k i32.
+
+    `prompt_len` tells prompt tokens from generated ones for the penalties; after a preemption or a worker restart a row is admitted again
+    and its generated tokens are prefilled behind the prompt, so the penalties and the position-keyed randomness continue exactly.
+    `seen_slot`/`seen_count`/`seen_tokens` (i32; tokens concatenated) name tokens a row already holds through cached blocks, for rows with penalties only.
+    """
+
+    slot: bytes
+    prompt_len: bytes
+    seed: bytes
+    temperature: bytes
+    top_p: bytes
+    top_k: bytes
+    min_p: bytes
+    presence_penalty: bytes
+    frequency_penalty: bytes
+    repetition_penalty: bytes
+    logprobs: bytes
+    seen_slot: bytes = b""
+    seen_count: bytes = b""
+    seen_tokens: bytes = b""
+
+
+class Appends(msgspec.Struct, frozen=True, kw_only=True):
+    """Block table writes, i32 each: table[slot, index] = block."""
+
+    slot: bytes
+    index: bytes
+    block: bytes
+
+
+class Copies(msgspec.Struct, frozen=True, kw_only=True):
+    """Copy-on-write, i32 each: block `source` to block `target`, before anything is computed."""
+
+    source: bytes
+    target: bytes
+
+
+class Prefills(msgspec.Struct, frozen=True, kw_only=True):
+    """Prompt chunks, one per row: `slot`, `start` (position of its first token), `count` >= 1 (i32), `sample` (u8: 1 on the last chunk).
+
+    `tokens` (i32) is concatenated over rows, `count` each.
+    """
+
+    slot: bytes
+    start: bytes
+    count: bytes
+    sample: bytes
+    tokens: bytes
+
+
+class StepPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="step"):
+    """One step. A decode row feeds the slot's last sampled token at the slot's current length and samples the next.
+
+    `decode`: i32 slots, or None for 'the same rows as the step before'. Rows of one slot in consecutive plans may be sent before the
+    first result is back: the sampled id is fed forward inside the worker. `step` rises by one from 1 within a session.
+    """
+
+    session: int
+    step: int
+    release: bytes = b""
+    admit: Admissions | None = None
+    append: Appends | None = None
+    copies: Copies | None = None
+    prefill: Prefills | None = None
+    decode: bytes | None = b""
+
+
+class Shutdown(msgspec.Struct, frozen=True, tag="shutdown"):
+    """Finish the step in hand and exit."""
+
+
+ToWorker = Attach | StepPlan | Shutdown

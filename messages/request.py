@@ -1,0 +1,74 @@
+"""Into a tokenizer process from the frontends: work on text."""
+
+from typing import Annotated
+
+import msgspec
+
+from messages.sampling import SamplingParams, StopRules
+
+Key = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+"""Names one sequence everywhere inside the cluster. Made by the frontend (random base + counter), never by a client."""
+TokenId = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+
+
+class ChatPrompt(msgspec.Struct, frozen=True, tag="chat"):
+    """Messages for the model's chat template: plain JSON values as the client sent them (role, content, ...)."""
+
+    messages: list[dict[str, msgspec.Raw]]
+    add_generation_prompt: bool = True
+
+
+class TextPrompt(msgspec.Struct, frozen=True, tag="text"):
+    text: str
+    add_special_tokens: bool = True
+
+
+class TokenPrompt(msgspec.Struct, frozen=True, tag="ids"):
+    ids: list[TokenId]
+
+
+Prompt = ChatPrompt | TextPrompt | TokenPrompt
+
+
+class Generate(msgspec.Struct, frozen=True, kw_only=True, tag="generate"):
+    """Start one prompt. `keys` has one entry per choice (n); `seeds` (0 <= s < 2**63) is as long as `keys`.
+
+    The tokenizer answers with `messages.text.Started` then deltas and one `Ended` per key, or with one `Ended` per key at once.
+    """
+
+    frontend: str
+    keys: list[Key]
+    seeds: list[Key]
+    prompt: Prompt
+    sampling: SamplingParams
+    stop: StopRules
+    priority: Annotated[int, msgspec.Meta(ge=-100, le=100)] = 0
+    skip_special_tokens: bool = True
+    echo: bool = False
+
+
+class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
+    """The client has gone. Unknown keys are ignored; nothing is answered."""
+
+    keys: list[Key]
+
+
+class Tokenize(msgspec.Struct, frozen=True, kw_only=True, tag="tokenize"):
+    """Answered with `messages.text.Tokenized` or `messages.text.Ended` for `key`."""
+
+    frontend: str
+    key: Key
+    prompt: ChatPrompt | TextPrompt
+    with_text: bool = False
+
+
+class Detokenize(msgspec.Struct, frozen=True, kw_only=True, tag="detokenize"):
+    """Answered with `messages.text.Detokenized` or `messages.text.Ended` for `key`."""
+
+    frontend: str
+    key: Key
+    ids: list[TokenId]
+    skip_special_tokens: bool = False
+
+
+FromFrontend = Generate | Cancel | Tokenize | Detokenize

@@ -1,0 +1,60 @@
+"""Into the scheduler from the workers: what a step gave."""
+
+import msgspec
+
+from messages.tokens import LogprobColumns
+
+# Values of the `status` column.
+OK, NON_FINITE = 0, 1
+
+
+class WorkerReady(msgspec.Struct, frozen=True, kw_only=True, tag="worker_ready"):
+    """A worker process has loaded and waits to be attached. Sent at its start, then every second until it is attached."""
+
+    worker: str
+
+
+class Attached(msgspec.Struct, frozen=True, kw_only=True, tag="attached"):
+    """The geometry a session runs with. `blocks` counts usable blocks with ids 0..blocks-1 (the dummy block is the worker's own).
+
+    `max_slots` rows at most; `max_blocks_per_slot` columns in the block table; `max_step_tokens` bounds prefill + decode rows of one plan.
+    `context` is the model's own limit in tokens, `vocab` the number of logits.
+    """
+
+    session: int
+    worker: str
+    blocks: int
+    block_size: int
+    max_slots: int
+    max_blocks_per_slot: int
+    max_step_tokens: int
+    context: int
+    vocab: int
+
+
+class StepResult(msgspec.Struct, frozen=True, kw_only=True, tag="result"):
+    """Sampled rows of one step: first the prefills with sample=1 in plan order, then the decode rows in plan order.
+
+    `slot` i32, `token` i32 (-1 when status is not OK), `status` u8. `seconds` is the step's compute time, `queued` how long the plan
+    waited in the worker. `logprobs.row` indexes these columns.
+    """
+
+    session: int
+    step: int
+    slot: bytes
+    token: bytes
+    status: bytes
+    logprobs: LogprobColumns | None = None
+    seconds: float = 0.0
+    queued: float = 0.0
+
+
+class StepFailed(msgspec.Struct, frozen=True, kw_only=True, tag="step_failed"):
+    """The worker could not run this plan (a plan that breaks the contract). It dropped the session and waits to be attached again."""
+
+    session: int
+    step: int
+    message: str
+
+
+FromWorker = WorkerReady | Attached | StepResult | StepFailed

@@ -1,0 +1,82 @@
+"""Into a frontend from the tokenizer processes: text of running sequences and answers about text."""
+
+import msgspec
+
+from messages.request import Key
+
+FINISH_STOP = "stop"
+FINISH_LENGTH = "length"
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a request was not, or not wholly, served. `status` is the HTTP status a client should see.
+
+    `code` is a short stable word (`context_length_exceeded`, `queue_full`, `worker_lost`, ...); `param` names the request field at fault.
+    """
+
+    status: int
+    code: str
+    message: str
+    param: str | None = None
+    retry_after: float | None = None
+
+
+class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
+    """One generated token and its alternatives. `piece` is the token's own bytes; `top` is (id, bytes, logprob), best first."""
+
+    token: int
+    piece: bytes
+    logprob: float
+    top: list[tuple[int, bytes, float]]
+
+
+class Started(msgspec.Struct, frozen=True, tag="started"):
+    """The prompt was accepted by the tokenizer: `prompt_tokens` ids. Sent once per Generate, before any delta, naming its first key."""
+
+    key: Key
+    prompt_tokens: int
+
+
+class TextDelta(msgspec.Struct, frozen=True, tag="delta"):
+    """New text of one sequence. concat(text of a key) is its whole output; never holds half a character or text later taken back.
+
+    `tokens` is how many generated tokens this delta accounts for (may be 0 or more than 1); `logprobs` has one entry for each of them
+    if logprobs were asked for. `first_token` marks the delta of the first generated token.
+    """
+
+    key: Key
+    text: str
+    tokens: int
+    logprobs: list[TokenLogprob] = []
+
+
+class Ended(msgspec.Struct, frozen=True, kw_only=True, tag="ended"):
+    """The last message of a key: a finish reason (`stop`, `length`) or a problem, exactly one of them.
+
+    `text`/`tokens`/`logprobs` as in TextDelta. `stop_reason` is the stop string or stop token id that matched, None for an end token.
+    Totals are of the whole sequence.
+    """
+
+    key: Key
+    finish: str | None = None
+    problem: Problem | None = None
+    text: str = ""
+    tokens: int = 0
+    logprobs: list[TokenLogprob] = []
+    stop_reason: str | int | None = None
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+
+
+class Tokenized(msgspec.Struct, frozen=True, tag="tokenized"):
+    key: Key
+    ids: list[int]
+    pieces: list[str] = []
+
+
+class Detokenized(msgspec.Struct, frozen=True, tag="detokenized"):
+    key: Key
+    text: str
+
+
+FromTokenizer = Started | TextDelta | Ended | Tokenized | Detokenized

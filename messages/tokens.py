@@ -1,0 +1,48 @@
+"""Into a tokenizer process from the scheduler: sampled tokens, one message per step and tokenizer."""
+
+import msgspec
+
+from messages.request import Key
+from messages.text import Problem
+
+# Values of the `finish` column.
+RUNNING, FINISH_END_TOKEN, FINISH_LENGTH, FINISH_ERROR = 0, 1, 2, 3
+
+
+class LogprobColumns(msgspec.Struct, frozen=True, kw_only=True):
+    """Logprobs of the rows that asked. `row`: i32 index into the token columns; `chosen`: f32.
+
+    `count`: i32 number of alternatives of each such row; `top_ids` (i32) and `top` (f32) are concatenated, best first.
+    """
+
+    row: bytes
+    chosen: bytes
+    count: bytes
+    top_ids: bytes
+    top: bytes
+
+
+class Tokens(msgspec.Struct, frozen=True, kw_only=True, tag="tokens"):
+    """One row per new token: `key` i64, `token` i32, `finish` u8 (RUNNING, FINISH_*), `index` i32 (0 for the first generated token).
+
+    Tokens of a key arrive in order of `index`, each exactly once. A row with FINISH_ERROR carries no token (-1) and its problem is in
+    `problems[key]`. `cached` has the prompt tokens taken from the prefix cache, for keys whose first token this is and that had a hit.
+    """
+
+    key: bytes
+    token: bytes
+    finish: bytes
+    index: bytes
+    logprobs: LogprobColumns | None = None
+    problems: dict[int, Problem] = {}
+    cached: dict[int, int] = {}
+
+
+class Refused(msgspec.Struct, frozen=True, tag="refused"):
+    """The scheduler did not accept this key; nothing else will come for it."""
+
+    key: Key
+    problem: Problem
+
+
+FromScheduler = Tokens | Refused

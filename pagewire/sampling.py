@@ -1,0 +1,36 @@
+"""How an offline request is sampled and ended: the request fields of the HTTP API under their own names."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingParams:
+    """Fields left at None are not sent, so that the server's defaults apply. Bounds are the server's; it names the field it refuses.
+
+    temperature 0 is greedy. `max_tokens` None: chat runs to the context limit, plain completions to 16 tokens, as in OpenAI's API.
+    `logprobs` is the number of alternatives per token (0: only the chosen token's).
+    """
+
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    stop: str | Sequence[str] | None = None
+    stop_token_ids: Sequence[int] | None = None
+    n: int | None = None
+    ignore_eos: bool | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logprobs: int | None = None
+
+    def body(self, chat: bool) -> dict[str, Any]:
+        """The request fields. Chat spells logprobs as a flag and `top_logprobs`."""
+        given = {field.name: value for field in fields(self) if (value := getattr(self, field.name)) is not None}
+        if chat and "logprobs" in given:
+            given |= {"logprobs": True, "top_logprobs": given["logprobs"]}
+        return given

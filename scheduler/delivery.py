@@ -1,0 +1,123 @@
+"""From a step's result to the tokenizers' messages, column by column."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from messages.result import NON_FINITE, OK, StepResult
+from messages.text import Problem
+from messages.tokens import LogprobColumns, Tokens
+from scheduler.errors import ContractError
+from transport.columns import F32, I32, I64, U8, ColumnError, pack_i32, view_f32, view_i32, view_u8
+
+NON_FINITE_PROBLEM = Problem(status=500, code="non_finite_logits", message="the model gave logits that are not numbers for this sequence")
+
+
+@dataclass(frozen=True, slots=True)
+class Logprobs:
+    """`LogprobColumns`, viewed."""
+
+    row: I32
+    chosen: F32
+    count: I32
+    top_ids: I32
+    top: F32
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """The columns of a checked result: one value per sampled row."""
+
+    slots: I32
+    token: I32
+    status: U8
+    logprobs: Logprobs | None
+
+
+def read_result(result: StepResult, expected: bytes, vocab: int) -> Sampled:
+    """View a result whose `slot` column must equal `expected`. Raises ContractError."""
+    if result.slot != expected:
+        raise ContractError(f"the result of step {result.step} is not of the rows planned")
+    try:
+        slots = view_i32(result.slot)
+        token = view_i32(result.token, slots.size)
+        status = view_u8(result.status, slots.size)
+        logprobs = None if result.logprobs is None else _read_logprobs(result.logprobs, slots.size)
+    except ColumnError as error:
+        raise ContractError(f"the result of step {result.step}: {error}") from error
+    ok = status == OK
+    if not ok.all() and not (status[~ok] == NON_FINITE).all():
+        raise ContractError(f"the result of step {result.step} has an unknown status")
+    if ((token < 0) | (token >= vocab))[ok].any():
+        raise ContractError(f"the result of step {result.step} has a token outside the vocabulary")
+    return Sampled(slots, token, status, logprobs)
+
+
+def _read_logprobs(columns: LogprobColumns, rows: int) -> Logprobs:
+    row = view_i32(columns.row)
+    count = view_i32(columns.count, row.size)
+    total = int(count.sum())
+    if row.size and (row.min() < 0 or row.max() >= rows or count.min() < 0 or (np.diff(row) <= 0).any()):
+        raise ColumnError("logprob rows out of order or out of range")
+    return Logprobs(row, view_f32(columns.chosen, row.size), count, view_i32(columns.top_ids, total), view_f32(columns.top, total))
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """New tokens of live rows, one value per row: `place` is the row's place in the result, the rest is as in `messages.tokens.Tokens`."""
+
+    place: I64
+    tokenizer: I32
+    key: I64
+    token: I32
+    finish: U8
+    index: I32
+    status: U8
+
+    def messages(self, logprobs: Logprobs | None, rows: int) -> Iterator[tuple[int, Tokens]]:
+        """One message per tokenizer (its number, the message). `rows` is the number of rows in the result."""
+        if (self.tokenizer == self.tokenizer[0]).all():
+            yield int(self.tokenizer[0]), self._message(np.arange(self.token.size), logprobs, rows)
+            return
+        for number in np.unique(self.tokenizer).tolist():
+            yield number, self._message(np.flatnonzero(self.tokenizer == number), logprobs, rows)
+
+    def _message(self, pick: I64, logprobs: Logprobs | None, rows: int) -> Tokens:
+        failed = self.status[pick] != OK
+        problems = dict.fromkeys(self.key[pick][failed].tolist(), NON_FINITE_PROBLEM)
+        new_place = np.full(rows, -1, dtype=np.int32)
+        if logprobs is not None:
+            new_place[self.place[pick]] = np.arange(pick.size)
+            new_place[self.place[pick][failed]] = -1
+        return Tokens(
+            key=self.key[pick].tobytes(),
+            token=np.where(failed, np.int32(-1), self.token[pick]).tobytes(),
+            finish=self.finish[pick].tobytes(),
+            index=self.index[pick].tobytes(),
+            logprobs=None if logprobs is None else _select(logprobs, new_place),
+            problems=problems,
+        )
+
+
+def _select(logprobs: Logprobs, new_place: I32) -> LogprobColumns | None:
+    """The entries whose row has a new place (>= 0), renumbered; None when there is none."""
+    row = new_place[logprobs.row]
+    keep = row >= 0
+    if not keep.any():
+        return None
+    tops = np.repeat(keep, logprobs.count)
+    return LogprobColumns(
+        row=row[keep].tobytes(),
+        chosen=logprobs.chosen[keep].tobytes(),
+        count=logprobs.count[keep].tobytes(),
+        top_ids=logprobs.top_ids[tops].tobytes(),
+        top=logprobs.top[tops].tobytes(),
+    )
+
+
+def failure(key: int, index: int, problem: Problem, finish: int) -> Tokens:
+    """The last message of one key that cannot be saved. `index` is the number of tokens delivered."""
+    return Tokens(
+        key=np.asarray([key], dtype="<i8").tobytes(), token=pack_i32([-1]), finish=bytes([finish]), index=pack_i32([index]), problems={key: problem}
+    )

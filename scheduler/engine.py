@@ -1,0 +1,331 @@
+"""The scheduler as a state machine: messages and a clock go in, messages come out. No sockets, no time, no randomness of its own."""
+
+import logging
+from collections.abc import Callable
+
+import msgspec
+import numpy as np
+
+from messages.admit import Abort, Admit, FromTokenizerProc
+from messages.plan import Attach
+from messages.result import OK, Attached, FromWorker, StepFailed, StepResult, WorkerReady
+from messages.text import Problem
+from messages.tokens import FINISH_END_TOKEN, FINISH_ERROR, FINISH_LENGTH, Refused
+from scheduler.args import SchedulerArgs
+from scheduler.delivery import Delivery, Logprobs, Sampled, failure, read_result
+from scheduler.errors import ContractError, InvariantError
+from scheduler.finish import finish_of
+from scheduler.geometry import Geometry, geometry_of
+from scheduler.policy import compose
+from scheduler.requests import WAITING, Request, misfit, objection, read_admit
+from scheduler.session import InFlight, Session
+from scheduler.suspects import Suspects
+from scheduler.tally import Tally
+from scheduler.throughput import Throughput
+from scheduler.waiting import FIRST, Waiting, score
+from transport.columns import I32
+
+log = logging.getLogger(__name__)
+
+COUNTER_OF = {FINISH_END_TOKEN: "finished_stop", FINISH_LENGTH: "finished_length", FINISH_ERROR: "errors"}
+Outgoing = tuple[str, msgspec.Struct]
+
+
+class Engine:
+    """Feed it with `receive` (one message), then call `advance` and send what `take` gives, in order.
+
+    `new_session` gives session ids that are never repeated. `now` is in seconds of any steady clock. Every accepted key ends exactly once:
+    finished, cancelled or error.
+    """
+
+    def __init__(self, args: SchedulerArgs, new_session: Callable[[], int]) -> None:
+        self.tally = Tally()
+        self.session: Session | None = None
+        self._args = args
+        self._new_session = new_session
+        self._attaching: int | None = None
+        self._tokenizers = {name: number for number, name in enumerate(args.tokenizers)}
+        self._live: dict[int, Request] = {}
+        self._waiting = Waiting()
+        self._suspects = Suspects()
+        self._throughput = Throughput()
+        self._closing: Problem | None = None
+        self._arrivals = 0
+        self._progress = 0.0
+        self._out: list[Outgoing] = []
+
+    # What comes in
+
+    def receive(self, message: FromTokenizerProc | FromWorker, now: float) -> None:
+        """Take one message in. Raises ContractError when its content breaks the contract; nothing of it has been used then."""
+        match message:
+            case StepResult():
+                self._on_result(message, now)
+            case Admit():
+                self._on_admit(message, now)
+            case Abort():
+                self._cancel(message.keys, "finished_stop" if message.finished else "cancelled")
+            case WorkerReady():
+                self._on_ready(message)
+            case Attached():
+                self._on_attached(message, now)
+            case StepFailed():
+                self._on_failed(message)
+
+    def advance(self, now: float) -> None:
+        """Compose and send plans as far as the run-ahead allows."""
+        session = self.session
+        while session is not None and session.may_plan:
+            composition = compose(session, self._waiting, self._args.chunk_tokens)
+            if composition is None:
+                return
+            if not session.inflight:
+                self._progress = now
+            self._out.append((self._args.worker, session.seal(composition, now)))
+
+    def take(self) -> list[Outgoing]:
+        """Messages to send since the last call: (name of the inbox, message)."""
+        out, self._out = self._out, []
+        return out
+
+    def tokenizer_lost(self, name: str) -> None:
+        """This tokenizer has died or restarted: nobody waits for its keys any more."""
+        number = self._tokenizers[name]
+        self._cancel([key for key, request in self._live.items() if request.tokenizer == number], "cancelled")
+
+    def close(self) -> None:
+        """Accept nothing from now on; what is live goes on."""
+        self._closing = Problem(status=503, code="shutting_down", message="the server is shutting down", retry_after=5.0)
+
+    def fail_all(self, problem: Problem) -> None:
+        """End every live key with `problem`."""
+        for request in list(self._live.values()):
+            self._fail(request, problem)
+
+    # What can be asked
+
+    @property
+    def idle(self) -> bool:
+        """No key is live (a plan may still be in flight)."""
+        return not self._live
+
+    @property
+    def geometry(self) -> Geometry | None:
+        """Of the attached worker; None while none is attached."""
+        return None if self.session is None else self.session.geometry
+
+    def stalled(self, now: float) -> bool:
+        """A plan has been in flight for longer than the step deadline."""
+        session = self.session
+        return session is not None and bool(session.inflight) and now - self._progress > self._args.step_deadline
+
+    def gauges(self) -> dict[str, float]:
+        session = self.session
+        slots = blocks = slots_free = blocks_free = 0
+        if session is not None:
+            slots, slots_free = session.geometry.slots, session.slots.free
+            blocks, blocks_free = session.geometry.blocks, session.blocks.free
+        return {
+            "running": len(self._live) - len(self._waiting),
+            "waiting": len(self._waiting),
+            "waiting_tokens": self._waiting.tokens,
+            "slots": slots,
+            "slots_used": slots - slots_free,
+            "blocks": blocks,
+            "blocks_free": blocks_free,
+            "blocks_used": blocks - blocks_free,
+        }
+
+    def check(self) -> None:
+        """Every invariant at once. Raises InvariantError."""
+        self._waiting.check()
+        running: set[int] = set()
+        if self.session is not None:
+            self.session.check()
+            running = {request.key for request in self.session.slots.requests if request is not None}
+        waiting = {request.key for request in self._waiting.all()}
+        facts = {
+            "live keys are not running or waiting, exactly one": not running & waiting and running | waiting == set(self._live),
+            "counters do not add up": self.tally.counts["accepted"] == self.tally.ended + len(self._live),
+        }
+        problems = [sentence for sentence, holds in facts.items() if not holds]
+        if problems:
+            raise InvariantError(problems)
+
+    # Requests
+
+    def _on_admit(self, admit: Admit, now: float) -> None:
+        tokens = read_admit(admit, self._tokenizers)
+        problem = self._objection(admit, tokens)
+        duplicate = Problem(status=409, code="duplicate_key", message="a sequence of this key is running")
+        counted = False
+        for key, seed in zip(admit.keys, admit.seeds, strict=True):
+            refusal = problem or (duplicate if key in self._live else None)
+            if refusal is not None:
+                self.tally.add("refused")
+                self._out.append((admit.tokenizer, Refused(key, refusal)))
+                continue
+            self._accept(admit, key, seed, tokens, now)
+            if not counted:
+                self.tally.add("prompt_tokens", tokens.size)
+                counted = True
+
+    def _objection(self, admit: Admit, tokens: I32) -> Problem | None:
+        problem = self._closing or objection(tokens, admit.max_tokens)
+        if problem is None and self.session is not None:
+            problem = misfit(tokens, self.session.geometry)
+        return problem or self._queue_full(len(admit.keys), tokens.size * len(admit.keys))
+
+    def _queue_full(self, sequences: int, tokens: int) -> Problem | None:
+        """The caps of the waiting line; into an empty line a prompt of any length may go."""
+        waiting = self._waiting
+        if len(waiting) + sequences <= self._args.max_queue and (not waiting or waiting.tokens + tokens <= self._args.max_queue_tokens):
+            return None
+        work = waiting.tokens + len(waiting) * self.tally.generated_per_sequence
+        return Problem(
+            status=429,
+            code="queue_full",
+            message=f"{len(waiting)} sequences with {waiting.tokens} prompt tokens are waiting; try again later",
+            retry_after=self._throughput.retry_after(work),
+        )
+
+    def _accept(self, admit: Admit, key: int, seed: int, tokens: I32, now: float) -> None:
+        self._arrivals += 1
+        request = Request(
+            key=key,
+            tokenizer=self._tokenizers[admit.tokenizer],
+            seed=seed,
+            sampling=admit.sampling,
+            end_ids=admit.end_ids,
+            max_tokens=admit.max_tokens,
+            prompt_len=tokens.size,
+            tokens=tokens,
+            order=self._arrivals,
+            score=score(admit.priority, now),
+            fitted=self.session is not None,
+        )
+        self._live[key] = request
+        self._waiting.push(request)
+        self.tally.add("accepted")
+
+    def _cancel(self, keys: list[int], counter: str) -> None:
+        for key in keys:
+            request = self._live.get(key)
+            if request is not None:
+                self._end(request, counter)
+
+    def _fail(self, request: Request, problem: Problem) -> None:
+        index = self._known(request) - request.prompt_len
+        self._out.append((self._args.tokenizers[request.tokenizer], failure(request.key, index, problem, FINISH_ERROR)))
+        self._end(request, "errors")
+
+    def _known(self, request: Request) -> int:
+        if self.session is None or request.slot == WAITING:
+            return request.tokens.size
+        return int(self.session.slots.length[request.slot])
+
+    def _end(self, request: Request, counter: str) -> None:
+        """The one way out of a live key."""
+        del self._live[request.key]
+        self.tally.add(counter)
+        if request.slot == WAITING:
+            self._waiting.remove(request)
+        elif self.session is not None:
+            self.session.end(request.slot)
+
+    # Results
+
+    def _on_result(self, result: StepResult, now: float) -> None:
+        session = self.session
+        if session is None or result.session != session.number or not session.inflight or result.step < session.inflight[0].step:
+            return
+        awaited = session.inflight[0]
+        try:
+            if result.step != awaited.step:
+                raise ContractError(f"the result of step {result.step} came before that of step {awaited.step}")
+            sampled = read_result(result, awaited.sampled, session.geometry.vocab)
+        except ContractError as error:
+            self._session_broken(session, [awaited], str(error))
+            raise
+        session.retire()
+        self.tally.add("steps")
+        self._throughput.add(awaited.tokens, now - max(awaited.sent, self._progress))
+        self._progress = now
+        self._deliver(session, sampled)
+
+    def _deliver(self, session: Session, sampled: Sampled) -> None:
+        """Count, finish and send the tokens of rows that have not ended meanwhile."""
+        place = np.flatnonzero(session.slots.decoding[sampled.slots])
+        if not place.size:
+            return
+        rows, token, status = sampled.slots[place], sampled.token[place], sampled.status[place]
+        slots = session.slots
+        fresh = rows if not status.any() else rows[status == OK]
+        slots.history[fresh, slots.length[fresh]] = token if fresh is rows else token[status == OK]
+        index = slots.length[rows] - slots.prompt_len[rows]
+        slots.length[fresh] += 1
+        finish = finish_of(slots, rows, token, status)
+        self.tally.add("generation_tokens", fresh.size)
+        delivery = Delivery(place, slots.tokenizer[rows], slots.key[rows], token, finish, index, status)
+        self._send(delivery, sampled.logprobs, sampled.slots.size)
+        if self._suspects:
+            self._suspects.clear(slots.key[fresh].tolist())
+        for done in np.flatnonzero(finish).tolist():
+            self._end(self._live[int(delivery.key[done])], COUNTER_OF[int(finish[done])])
+
+    def _send(self, delivery: Delivery, logprobs: Logprobs | None, rows: int) -> None:
+        for number, message in delivery.messages(logprobs, rows):
+            self._out.append((self._args.tokenizers[number], message))
+
+    # The worker
+
+    def _on_ready(self, ready: WorkerReady) -> None:
+        if ready.worker != self._args.worker:
+            raise ContractError(f"a worker called {ready.worker!r} is ready; expected {self._args.worker!r}")
+        session = self.session
+        if session is not None and session.inflight:
+            self._session_broken(session, list(session.inflight), "the worker has restarted with a step in flight")
+        else:
+            self._attach()
+
+    def _on_failed(self, failed: StepFailed) -> None:
+        session = self.session
+        if session is not None and failed.session == session.number:
+            lost = [plan for plan in session.inflight if plan.step == failed.step]
+            self._session_broken(session, lost, f"the worker could not run step {failed.step}: {failed.message}")
+
+    def _session_broken(self, session: Session, lost: list[InFlight], why: str) -> None:
+        """The `lost` plans gave nothing. Their rows run again from their tokens, but not for ever."""
+        log.error("session %d ends: %s", session.number, why)
+        self.tally.add("failed_steps")
+        touched = {slot for plan in lost for slot in plan.touched.tolist()}
+        culprits = self._suspects.failed({request.key for slot in touched if (request := session.slots.requests[slot]) is not None})
+        problem = Problem(status=500, code="step_failed", message=f"the step that computes this sequence fails every time: {why}")
+        for key in sorted(culprits):
+            self._fail(self._live[key], problem)
+        self._attach()
+
+    def _attach(self) -> None:
+        """Begin a new session. Running rows go back to the head of the line with their tokens; nothing is delivered twice."""
+        if self.session is not None:
+            for request in self.session.evacuate():
+                request.score = FIRST
+                self._waiting.push(request)
+        self.session = None
+        self._attaching = self._new_session()
+        self._out.append((self._args.worker, Attach(self._attaching)))
+
+    def _on_attached(self, attached: Attached, now: float) -> None:
+        if attached.session != self._attaching:
+            return
+        geometry = geometry_of(attached, self._args.max_context)
+        self._attaching = None
+        self.session = Session(attached.session, geometry, self._args.run_ahead)
+        self._progress = now
+        for request in self._waiting.all():
+            problem = misfit(request.tokens, geometry)
+            if problem is not None and request.fitted:
+                problem = Problem(status=503, code="worker_lost", message="the model came back too small for this sequence: " + problem.message)
+            if problem is not None:
+                self._fail(request, problem)
+            request.fitted = True

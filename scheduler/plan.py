@@ -1,0 +1,71 @@
+"""Columns of a StepPlan."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from messages.plan import Admissions, Appends, Prefills
+from scheduler.requests import Request
+from scheduler.slots import Slots
+from transport.columns import I32, pack_f32, pack_i32, pack_i64, pack_u8
+
+Columns = tuple[I32, I32, I32]
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """`count` tokens of `slot` from position `start`; `last`: the row samples after it."""
+
+    slot: int
+    start: int
+    count: int
+    last: bool
+
+
+@dataclass(slots=True)
+class Composition:
+    """What the policy chose for one step: rows admitted, chunks, decode rows (ascending slots) and the table columns they need."""
+
+    decode: I32
+    admitted: list[Request] = field(default_factory=list)
+    chunks: list[Chunk] = field(default_factory=list)
+    appends: list[Columns] = field(default_factory=list)
+
+
+def admissions(rows: list[Request]) -> Admissions | None:
+    """Columns of rows that have just been given their slots."""
+    if not rows:
+        return None
+    sampling = [row.sampling for row in rows]
+    return Admissions(
+        slot=pack_i32([row.slot for row in rows]),
+        prompt_len=pack_i32([row.prompt_len for row in rows]),
+        seed=pack_i64([row.seed for row in rows]),
+        temperature=pack_f32([s.temperature for s in sampling]),
+        top_p=pack_f32([s.top_p for s in sampling]),
+        top_k=pack_i32([s.top_k for s in sampling]),
+        min_p=pack_f32([s.min_p for s in sampling]),
+        presence_penalty=pack_f32([s.presence_penalty for s in sampling]),
+        frequency_penalty=pack_f32([s.frequency_penalty for s in sampling]),
+        repetition_penalty=pack_f32([s.repetition_penalty for s in sampling]),
+        logprobs=pack_i32([s.logprobs for s in sampling]),
+    )
+
+
+def appends(columns: list[Columns]) -> Appends | None:
+    slot, index, block = ([part[which] for part in columns if part[0].size] for which in range(3))
+    if not slot:
+        return None
+    return Appends(slot=np.concatenate(slot).tobytes(), index=np.concatenate(index).tobytes(), block=np.concatenate(block).tobytes())
+
+
+def prefills(slots: Slots, chunks: list[Chunk]) -> Prefills | None:
+    if not chunks:
+        return None
+    return Prefills(
+        slot=pack_i32([chunk.slot for chunk in chunks]),
+        start=pack_i32([chunk.start for chunk in chunks]),
+        count=pack_i32([chunk.count for chunk in chunks]),
+        sample=pack_u8([chunk.last for chunk in chunks]),
+        tokens=b"".join(slots.history[chunk.slot, chunk.start : chunk.start + chunk.count].tobytes() for chunk in chunks),
+    )

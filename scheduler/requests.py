@@ -1,0 +1,74 @@
+"""One sequence from its acceptance to its end, and what makes a request unacceptable."""
+
+from dataclasses import dataclass
+
+from messages.admit import Admit
+from messages.sampling import SamplingParams
+from messages.text import Problem
+from scheduler.errors import ContractError
+from scheduler.geometry import Geometry
+from transport.columns import I32, ColumnError, view_i32
+
+WAITING = -1
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """One sequence (one key). `tokens` (i32) is everything known of it when it last entered the waiting line: the prompt, and after a
+    worker restart the generated tokens too; while it runs its tokens are in `Slots.history`.
+
+    `slot` is WAITING or the slot it runs in. `score` orders the waiting line (see `scheduler.waiting`), `order` is the order of arrival.
+    `fitted` is true once the request has been checked against a worker's geometry.
+    """
+
+    key: int
+    tokenizer: int
+    seed: int
+    sampling: SamplingParams
+    end_ids: list[int]
+    max_tokens: int | None
+    prompt_len: int
+    tokens: I32
+    order: int
+    score: float
+    fitted: bool
+    slot: int = WAITING
+
+    def limit(self, geometry: Geometry) -> int:
+        """Tokens (prompt + generated) at which it ends."""
+        return geometry.context if self.max_tokens is None else min(self.prompt_len + self.max_tokens, geometry.context)
+
+
+def read_admit(admit: Admit, tokenizers: dict[str, int]) -> I32:
+    """The prompt of a well-formed Admit. Raises ContractError."""
+    if admit.tokenizer not in tokenizers:
+        raise ContractError(f"admit from an unknown tokenizer {admit.tokenizer!r}")
+    if not admit.keys or len(admit.keys) != len(admit.seeds) or len(set(admit.keys)) != len(admit.keys):
+        raise ContractError(f"admit with {len(admit.keys)} keys ({len(set(admit.keys))} distinct) and {len(admit.seeds)} seeds")
+    try:
+        return view_i32(admit.prompt)
+    except ColumnError as error:
+        raise ContractError(f"admit with a bad prompt column: {error}") from error
+
+
+def objection(tokens: I32, max_tokens: int | None) -> Problem | None:
+    """What is wrong with a request whatever the worker, or None."""
+    if tokens.size == 0:
+        return Problem(status=400, code="empty_prompt", message="the prompt is empty: it must have at least one token", param="prompt")
+    if max_tokens == 0:
+        return Problem(status=400, code="invalid_max_tokens", message="max_tokens must be at least 1", param="max_tokens")
+    return None
+
+
+def misfit(tokens: I32, geometry: Geometry) -> Problem | None:
+    """Why these tokens and one more cannot run on this worker, or None."""
+    if tokens.size + 1 > geometry.context:
+        return Problem(
+            status=400,
+            code="context_length_exceeded",
+            message=f"the prompt has {tokens.size} tokens; with at least one to generate the limit is {geometry.context}",
+            param="prompt",
+        )
+    if tokens.min() < 0 or tokens.max() >= geometry.vocab:
+        return Problem(status=400, code="invalid_token", message=f"token ids must be 0 to {geometry.vocab - 1}", param="prompt")
+    return None

@@ -1,0 +1,146 @@
+"""The scheduler process: sockets, clock and reports around the engine."""
+
+import logging
+import random
+import time
+from typing import Any
+
+import zmq
+
+from messages.admit import FromTokenizerProc
+from messages.cluster import LOADING, READY, STALLED, STOPPING, ClusterState
+from messages.result import FromWorker
+from messages.text import Problem
+from scheduler.args import SchedulerArgs
+from scheduler.engine import Engine
+from scheduler.errors import ContractError
+from scheduler.geometry import Geometry
+from transport.lifetime import Lifetime
+from transport.reports import CLUSTER_FEED, Reporter
+from transport.sockets import Inbox, Outbox, Subscription
+
+log = logging.getLogger(__name__)
+
+TICK_SECONDS = 0.2
+STUCK_SECONDS = 5.0
+LINGER_MS = 500
+
+
+class Sessions:
+    """Session ids: random, positive, 31 bits, never repeated."""
+
+    def __init__(self) -> None:
+        self._random = random.SystemRandom()
+        self._used: set[int] = set()
+
+    def __call__(self) -> int:
+        while True:
+            number = self._random.randrange(1, 2**31)
+            if number not in self._used:
+                self._used.add(number)
+                return number
+
+
+class Service:
+    """`run()` until SIGTERM: then accept nothing, let live sequences go on for `drain_seconds`, end the rest with 503 and return."""
+
+    def __init__(self, args: SchedulerArgs, lifetime: Lifetime) -> None:
+        self._args = args
+        self._lifetime = lifetime
+        self._context: zmq.Context[Any] = zmq.Context()
+        self._inbox: Inbox[FromTokenizerProc | FromWorker] = Inbox(self._context, args.run_dir, args.name, FromTokenizerProc | FromWorker)
+        names = [args.worker, *args.tokenizers]
+        self._outboxes = {name: Outbox(self._context, args.run_dir, name, linger_ms=LINGER_MS) for name in names}
+        self._cluster: Subscription[ClusterState] = Subscription(self._context, args.run_dir, CLUSTER_FEED, ClusterState)
+        self._engine = Engine(args, Sessions())
+        self._incarnations: dict[str, int] = {}
+        self._beat = time.monotonic()
+        self._tick = 0.0
+        self._phase = ""
+        self._facts: Geometry | None = None
+        self._reporter = Reporter(args, alive=lambda: time.monotonic() - self._beat < STUCK_SECONDS)
+
+    def run(self) -> None:
+        try:
+            while not self._lifetime.stopping.is_set():
+                self._turn()
+            self._drain()
+        finally:
+            self._close()
+
+    def _turn(self) -> None:
+        self._inbox.wait(TICK_SECONDS)
+        now = self._beat = time.monotonic()
+        self._take_in(now)
+        self._engine.advance(now)
+        self._send()
+        if now - self._tick >= TICK_SECONDS:
+            self._tick = now
+            self._watch_cluster()
+            self._report(now)
+
+    def _take_in(self, now: float) -> None:
+        for message in self._inbox.drain():
+            try:
+                self._engine.receive(message, now)
+            except ContractError as error:
+                self._inbox.reject(str(error))
+
+    def _send(self) -> None:
+        for name, message in self._engine.take():
+            if not self._outboxes[name].send(message) and name != self._args.worker:
+                self._engine.tokenizer_lost(name)
+
+    def _watch_cluster(self) -> None:
+        state = self._cluster.latest()
+        if state is None:
+            return
+        for process in state.processes:
+            if process.name in self._args.tokenizers:
+                known = self._incarnations.setdefault(process.name, process.incarnation)
+                if known != process.incarnation:
+                    log.warning("%s has restarted: its sequences are cancelled", process.name)
+                    self._incarnations[process.name] = process.incarnation
+                    self._engine.tokenizer_lost(process.name)
+
+    def _report(self, now: float) -> None:
+        counters = {name: float(count) for name, count in self._engine.tally.counts.items()}
+        counters["bad_frames"] = self._inbox.bad_frames
+        self._reporter.numbers(self._engine.gauges(), counters)
+        geometry = self._engine.geometry
+        if geometry is not None and geometry != self._facts:
+            self._facts = geometry
+            self._reporter.facts(context=geometry.context, blocks=geometry.blocks, block_size=geometry.block_size, slots=geometry.slots)
+            log.info("attached: context %d, %d blocks of %d, %d slots", geometry.context, geometry.blocks, geometry.block_size, geometry.slots)
+        phase, detail = self._phase_now(now)
+        if phase != self._phase:
+            self._phase = phase
+            self._reporter.phase(phase, detail)
+
+    def _phase_now(self, now: float) -> tuple[str, str]:
+        if self._lifetime.stopping.is_set():
+            return STOPPING, ""
+        if self._engine.geometry is None:
+            return LOADING, "waiting for the worker"
+        if self._engine.stalled(now):
+            return STALLED, f"no result from the worker for {self._args.step_deadline:g} s"
+        return READY, ""
+
+    def _drain(self) -> None:
+        self._engine.close()
+        deadline = time.monotonic() + self._args.drain_seconds
+        self._report(time.monotonic())
+        while not self._engine.idle and time.monotonic() < deadline:
+            self._turn()
+        self._take_in(time.monotonic())
+        self._engine.fail_all(Problem(status=503, code="shutting_down", message="the server is shutting down"))
+        self._send()
+
+    def _close(self) -> None:
+        self._reporter.close()
+        self._inbox.close()
+        self._cluster.close()
+        for outbox in self._outboxes.values():
+            outbox.close()
+        self._context.term()
+

@@ -1,0 +1,239 @@
+"""The supervisor alone over its real sockets: start-up, deaths, silence, stopping, and that nothing outlives it."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+import pytest
+import zmq
+
+from launcher.control import ask
+from messages.cluster import ClusterState, ProcessReport, ProcessState, StatusQuery, StopCommand, Stopping
+from tests.support.fake_cluster import FakeSpec, Setup
+from tests.support.fake_process import FakeArgs
+from transport.reports import CLUSTER_FEED, SUPERVISOR
+from transport.sockets import Outbox, Subscription, address
+
+ROOT = Path(__file__).resolve().parents[2]
+LIMIT = 20.0
+
+
+class Fake:
+    """A supervisor process over fake children."""
+
+    def __init__(self, process: "subprocess.Popen[str]", run_dir: Path) -> None:
+        self.process = process
+        self.run_dir = run_dir
+        self.events: list[tuple[str, str]] = []
+
+    def until(self, kind: str) -> str:
+        """The text of the next event of this kind."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            event = json.loads(line)
+            self.events.append((event[0], event[1]))
+            if event[0] == kind:
+                return str(event[1])
+        raise AssertionError(f"no event {kind}: {self.events}")
+
+    def end(self) -> int:
+        """Wait for the end, keeping the remaining events; the exit code."""
+        with contextlib.suppress(AssertionError):
+            self.until("nothing")
+        return self.process.wait(timeout=LIMIT)
+
+    def state(self) -> ClusterState:
+        answer = ask(self.run_dir, StatusQuery())
+        assert isinstance(answer, ClusterState)
+        return answer
+
+    def one(self, name: str) -> ProcessState:
+        return next(process for process in self.state().processes if process.name == name)
+
+    def wait_for(self, condition: Callable[[ClusterState], bool]) -> ClusterState:
+        limit = time.monotonic() + LIMIT
+        while not condition(state := self.state()):
+            assert time.monotonic() < limit, state
+            time.sleep(0.02)
+        return state
+
+
+@contextlib.contextmanager
+def fake(run_dir: Path, *processes: FakeSpec, startup_timeout: float = 20.0) -> Iterator[Fake]:
+    setup = Setup(run_dir=str(run_dir), processes=list(processes), startup_timeout=startup_timeout)
+    command = [sys.executable, "-m", "tests.support.fake_cluster", msgspec.json.encode(setup).decode()]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        running = Fake(process, run_dir)
+        try:
+            yield running
+        finally:
+            process.kill()
+
+
+def spec(run_dir: Path, name: str, stage: int = 0, **behaviour: Any) -> FakeSpec:
+    return FakeSpec(args=FakeArgs(name=name, incarnation=0, run_dir=str(run_dir), **behaviour), stage=stage)
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def test_ready_then_status_then_stop_in_order(run_dir: Path) -> None:
+    with fake(run_dir, spec(run_dir, "worker0", 3), spec(run_dir, "frontend0", 0), spec(run_dir, "scheduler", 2)) as cluster:
+        cluster.until("ready")
+        state = cluster.state()
+        assert (state.ready, state.phase, state.reason, state.model) == (True, "ready", "", "fake")
+        assert {(p.name, p.incarnation, p.phase, p.restarts, p.facts["context"]) for p in state.processes} == {
+            ("worker0", 1, "ready", 0, 64),
+            ("frontend0", 1, "ready", 0, 64),
+            ("scheduler", 1, "ready", 0, 64),
+        }
+        assert ask(run_dir, StopCommand(deadline=5.0)) == Stopping(cluster.process.pid)
+        assert cluster.end() == 0
+        ends = [text for kind, text in cluster.events if kind == "line" and text.endswith("ends")]
+        assert ends == ["frontend0 ends", "scheduler ends", "worker0 ends"]
+        assert all(is_gone(process.pid) for process in state.processes)
+
+
+def test_the_feed_tells_phases_and_readiness(run_dir: Path) -> None:
+    with fake(run_dir, spec(run_dir, "worker0", slow=1.0)) as cluster:
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        feed: Subscription[ClusterState] = Subscription(context, run_dir, CLUSTER_FEED, ClusterState)
+        reasons: list[str] = []
+        limit = time.monotonic() + LIMIT
+        while "" not in reasons and time.monotonic() < limit:
+            state = feed.latest()
+            if state is not None and state.reason not in reasons:
+                assert state.ready == (state.reason == "")
+                reasons.append(state.reason)
+            time.sleep(0.02)
+        feed.close()
+        context.term()
+        assert reasons[-2:] == ["worker0 loading weights 43 %", ""]
+        cluster.process.send_signal(signal.SIGTERM)
+        assert cluster.end() == 0
+
+
+def test_a_death_while_starting_ends_the_cluster_with_the_last_lines(run_dir: Path) -> None:
+    with fake(run_dir, spec(run_dir, "worker0", fail_starts=(1,)), spec(run_dir, "frontend0")) as cluster:
+        message = cluster.until("failed")
+        assert message.startswith("worker0 ended while starting (exit code 3)")
+        assert "RuntimeError: the weights are not there" in message
+        assert cluster.end() == 1
+
+
+def test_not_ready_in_time_ends_the_cluster(run_dir: Path) -> None:
+    with fake(run_dir, spec(run_dir, "worker0", slow=30), startup_timeout=2.0) as cluster:
+        assert cluster.until("failed") == "not ready after 2 s: worker0 loading weights 43 %"
+        assert cluster.end() == 1
+
+
+def test_a_killed_process_comes_back_with_the_next_incarnation(run_dir: Path) -> None:
+    with fake(run_dir, spec(run_dir, "worker0"), spec(run_dir, "scheduler")) as cluster:
+        cluster.until("ready")
+        before = cluster.one("worker0")
+        os.kill(before.pid, signal.SIGKILL)
+        down = cluster.wait_for(lambda state: not state.ready)
+        assert "worker0" in down.reason
+        cluster.wait_for(lambda state: state.ready)
+        after = cluster.one("worker0")
+        assert (after.incarnation, after.restarts) == (2, 1)
+        assert after.pid != before.pid
+        assert cluster.one("scheduler").incarnation == 1
+        cluster.process.send_signal(signal.SIGINT)
+        assert cluster.end() == 0
+
+
+def test_a_process_that_keeps_dying_ends_the_cluster(run_dir: Path) -> None:
+    with fake(run_dir, spec(run_dir, "worker0", die_always=True, slow=0.3), spec(run_dir, "scheduler")) as cluster:
+        assert cluster.until("failed").startswith("worker0 keeps dying (exit code 4); giving up")
+        assert cluster.end() == 1
+
+
+def test_a_stopped_process_makes_the_cluster_not_ready_until_it_goes_on(run_dir: Path) -> None:
+    with fake(run_dir, spec(run_dir, "worker0"), spec(run_dir, "scheduler")) as cluster:
+        cluster.until("ready")
+        pid = cluster.one("scheduler").pid
+        os.kill(pid, signal.SIGSTOP)
+        began = time.monotonic()
+        state = cluster.wait_for(lambda state: not state.ready)
+        assert time.monotonic() - began < 5.0
+        assert state.phase == "stalled"
+        assert state.reason.startswith("scheduler stalled: not heard from for 3.")
+        os.kill(pid, signal.SIGCONT)
+        cluster.wait_for(lambda state: state.ready)
+        assert cluster.one("scheduler").incarnation == 1
+        os.kill(pid, signal.SIGSTOP)  # stopping must not wait for it for ever
+        ask(run_dir, StopCommand(deadline=0.5))
+        assert cluster.end() == 0
+        assert is_gone(pid)
+
+
+def test_a_deaf_process_is_killed_at_the_deadline(run_dir: Path) -> None:
+    with fake(run_dir, spec(run_dir, "frontend0", deaf=True)) as cluster:
+        cluster.until("ready")
+        began = time.monotonic()
+        ask(run_dir, StopCommand(deadline=1.0))
+        assert cluster.end() == 0
+        assert 0.9 < time.monotonic() - began < 4.0
+
+
+def test_a_second_signal_ends_everything_at_once(run_dir: Path) -> None:
+    with fake(run_dir, spec(run_dir, "frontend0", deaf=True), spec(run_dir, "worker0", 3)) as cluster:
+        cluster.until("ready")
+        began = time.monotonic()
+        cluster.process.send_signal(signal.SIGTERM)
+        cluster.wait_for(lambda state: state.phase == "stopping")
+        cluster.process.send_signal(signal.SIGTERM)
+        assert cluster.end() == 0
+        assert time.monotonic() - began < 4.0
+
+
+def test_children_end_when_the_supervisor_is_killed(run_dir: Path) -> None:
+    with fake(run_dir, spec(run_dir, "frontend0", deaf=True), spec(run_dir, "worker0")) as cluster:
+        cluster.until("ready")
+        pids = [process.pid for process in cluster.state().processes]
+        cluster.process.kill()
+        limit = time.monotonic() + 2.0
+        while not all(is_gone(pid) for pid in pids):
+            assert time.monotonic() < limit
+            time.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    "frame", [b"", b"\xc1", b"\x81\xa4type\xa6report", msgspec.msgpack.encode({"type": "nonsense"})], ids=["empty", "bad", "cut", "unknown"]
+)
+def test_malformed_frames_change_nothing(run_dir: Path, frame: bytes) -> None:
+    with fake(run_dir, spec(run_dir, "worker0")) as cluster:
+        cluster.until("ready")
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        reports = Outbox(context, run_dir, SUPERVISOR, linger_ms=500)
+        reports.send_frame(frame)
+        for name, incarnation in (("worker0", 7), ("stranger", 1)):
+            reports.send(ProcessReport(name=name, incarnation=incarnation, pid=1, phase="loading"))
+        reports.close()
+        control = context.socket(zmq.REQ)
+        control.setsockopt(zmq.LINGER, 0)
+        control.connect(address(run_dir, "control"))
+        control.send(frame)
+        assert control.poll(5000)
+        assert control.recv() == b""
+        control.close()
+        context.term()
+        state = cluster.state()
+        assert state.ready
+        assert [(process.name, process.incarnation) for process in state.processes] == [("worker0", 1)]
+        cluster.process.send_signal(signal.SIGTERM)
+        assert cluster.end() == 0

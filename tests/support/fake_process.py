@@ -1,0 +1,49 @@
+"""A small process for tests of the supervisor: reports like a real one, and misbehaves as it is told."""
+
+import sys
+import time
+
+from messages.cluster import LOADING, READY, STOPPING
+from transport.lifetime import Lifetime, ProcessArgs, read_arguments
+from transport.reports import Reporter
+
+
+class FakeArgs(ProcessArgs, frozen=True, kw_only=True):
+    """`fail_starts`: incarnations that exit with code 3 while loading. `deaf`: SIGTERM is ignored. `slow`: seconds of loading.
+
+    `die_always`: exit with code 4 as soon as it has been ready for `slow` seconds.
+    """
+
+    fail_starts: tuple[int, ...] = ()
+    deaf: bool = False
+    slow: float = 0.0
+    die_always: bool = False
+
+
+def main() -> int:
+    args = read_arguments(FakeArgs)
+    lifetime = Lifetime(args)
+    reporter = Reporter(args)
+    print(f"{args.name} begins {args.incarnation}", flush=True)
+    reporter.phase(LOADING, "loading weights 43 %", 0.43)
+    if args.incarnation in args.fail_starts:
+        print("RuntimeError: the weights are not there", file=sys.stderr, flush=True)
+        reporter.close()
+        return 3
+    lifetime.stopping.wait(args.slow)
+    reporter.facts(context=64)
+    reporter.phase(READY)
+    if args.die_always:
+        time.sleep(args.slow)
+        return 4
+    lifetime.stopping.wait()
+    if args.deaf:
+        time.sleep(60)
+    print(f"{args.name} ends", flush=True)
+    reporter.phase(STOPPING)
+    reporter.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

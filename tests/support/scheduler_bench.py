@@ -1,0 +1,169 @@
+"""An engine, a null worker and tokenizers that keep what they get: the scheduler's world in one object, on a virtual clock."""
+
+import random
+from itertools import count
+from typing import cast
+
+from messages.admit import Abort, Admit
+from messages.plan import ToWorker
+from messages.result import Attached
+from messages.sampling import SamplingParams
+from messages.text import Problem
+from messages.tokens import FINISH_ERROR, RUNNING, Refused, Tokens
+from scheduler.args import SchedulerArgs
+from scheduler.engine import Engine
+from tests.support.null_worker import NullWorker
+from transport.columns import pack_i32, view_f32, view_i32, view_i64, view_u8
+
+
+def attached(
+    blocks: int = 24, block_size: int = 4, slots: int = 4, width: int = 12, step_tokens: int = 16, context: int = 40, vocab: int = 29
+) -> Attached:
+    return Attached(
+        session=0,
+        worker="worker0",
+        blocks=blocks,
+        block_size=block_size,
+        max_slots=slots,
+        max_blocks_per_slot=width,
+        max_step_tokens=step_tokens,
+        context=context,
+        vocab=vocab,
+    )
+
+
+def arguments(**changes: object) -> SchedulerArgs:
+    values: dict[str, object] = {"name": "scheduler", "incarnation": 1, "run_dir": "/nowhere", "tokenizers": ["tokenizer0", "tokenizer1"], "chunk_tokens": 8}
+    return SchedulerArgs(**(values | changes))  # type: ignore[arg-type]
+
+
+class Client:
+    """What one tokenizer has been told, checked as it comes: order of `index`, nothing after the end."""
+
+    def __init__(self) -> None:
+        self.tokens: dict[int, list[int]] = {}
+        self.finish: dict[int, int] = {}
+        self.problems: dict[int, Problem] = {}
+        self.refused: dict[int, Problem] = {}
+        self.chosen: dict[int, list[float]] = {}
+        self.top_ids: dict[int, list[list[int]]] = {}
+        self.messages = 0
+
+    def receive(self, message: Tokens | Refused) -> None:
+        self.messages += 1
+        if isinstance(message, Refused):
+            self.refused[message.key] = message.problem
+            return
+        keys = view_i64(message.key).tolist()
+        rows = len(keys)
+        columns = (view_i32(message.token, rows).tolist(), view_u8(message.finish, rows).tolist(), view_i32(message.index, rows).tolist())
+        for key, token, finish, index in zip(keys, *columns, strict=True):
+            assert key not in self.finish, f"key {key} goes on after its end"
+            known = self.tokens.setdefault(key, [])
+            assert index == len(known), f"key {key}: index {index} after {len(known)} tokens"
+            assert (finish == FINISH_ERROR) == (token == -1) == (key in message.problems)
+            if token != -1:
+                known.append(token)
+            if finish != RUNNING:
+                self.finish[key] = finish
+        self.problems |= message.problems
+        self._read_logprobs(message, keys)
+
+    def _read_logprobs(self, message: Tokens, keys: list[int]) -> None:
+        if message.logprobs is None:
+            return
+        columns = message.logprobs
+        row, count_, tops = view_i32(columns.row).tolist(), view_i32(columns.count).tolist(), view_i32(columns.top_ids).tolist()
+        assert sum(count_) == len(tops) == len(columns.top) // 4
+        for place, chosen, number in zip(row, view_f32(columns.chosen, len(row)).tolist(), count_, strict=True):
+            self.chosen.setdefault(keys[place], []).append(chosen)
+            self.top_ids.setdefault(keys[place], []).append(tops[:number])
+            tops = tops[number:]
+
+
+class Bench:
+    """Call `settle()` to run everything to the end; `step()` delivers one message of the worker at a time."""
+
+    def __init__(self, geometry: Attached | None = None, start: bool = True, **changes: object) -> None:
+        self.args = arguments(**changes)
+        sessions = count(1)
+        self.engine = Engine(self.args, lambda: next(sessions))
+        self.worker = NullWorker(geometry or attached(), self.args.run_ahead)
+        self.clients = {name: Client() for name in self.args.tokenizers}
+        self.now = 100.0
+        self._keys = count(1)
+        if start:
+            self.settle()
+
+    def admit(
+        self,
+        prompt: list[int],
+        max_tokens: int | None = 8,
+        *,
+        n: int = 1,
+        end_ids: list[int] | None = None,
+        tokenizer: str = "tokenizer0",
+        priority: int = 0,
+        sampling: SamplingParams | None = None,
+        seeds: list[int] | None = None,
+    ) -> list[int]:
+        """Send an Admit; returns its keys. Seeds default to the keys."""
+        keys = [next(self._keys) for _ in range(n)]
+        self.engine.receive(
+            Admit(
+                tokenizer=tokenizer,
+                keys=keys,
+                seeds=seeds or keys,
+                prompt=pack_i32(prompt),
+                sampling=sampling or SamplingParams(),
+                end_ids=end_ids or [],
+                max_tokens=max_tokens,
+                priority=priority,
+            ),
+            self.now,
+        )
+        self.flush()
+        return keys
+
+    def abort(self, keys: list[int], finished: bool = False) -> None:
+        self.engine.receive(Abort(keys, finished), self.now)
+
+    def plan(self) -> None:
+        """Let the engine send what it can."""
+        self.engine.advance(self.now)
+        self.flush()
+
+    def flush(self) -> None:
+        for name, message in self.engine.take():
+            if name == self.args.worker:
+                self.worker.receive(cast(ToWorker, message))
+            else:
+                assert isinstance(message, Tokens | Refused)
+                self.clients[name].receive(message)
+
+    def deliver(self) -> bool:
+        """Hand the engine the oldest message of the worker; False when there is none."""
+        if not self.worker.pending:
+            return False
+        self.now += 0.01
+        self.engine.receive(self.worker.deliver(), self.now)
+        self.flush()
+        return True
+
+    def step(self) -> bool:
+        """Plan as far as possible, then deliver one message."""
+        self.plan()
+        return self.deliver()
+
+    def settle(self) -> None:
+        """Run until nothing more happens, checking every invariant on the way."""
+        for _ in range(20_000):
+            self.engine.check()
+            if not self.step():
+                return
+        raise AssertionError("the scheduler does not come to rest")
+
+
+def prompt_of(length: int, seed: int = 0, vocab: int = 29) -> list[int]:
+    rng = random.Random(f"{length}/{seed}")
+    return [rng.randrange(vocab) for _ in range(length)]

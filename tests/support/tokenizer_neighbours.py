@@ -1,0 +1,126 @@
+"""A tokenizer process started alone; the test is its supervisor, its frontends and its scheduler, over the real sockets."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import msgspec
+import zmq
+
+from messages.admit import Abort, Admit, FromTokenizerProc
+from messages.cluster import ClusterState, ProcessReport, ProcessState
+from messages.text import FromTokenizer
+from tokenizer_proc.args import TokenizerArgs
+from transport.sockets import Feed, Inbox, Outbox
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PATIENCE = 20.0
+NAME = "tokenizer0"
+T = TypeVar("T")
+
+
+class Neighbours:
+    """Use as a context manager: starts the process and waits until it is ready with `context` known to it."""
+
+    def __init__(self, run_dir: Path, model: Path, context: int | None = 2048, chat_template: str | None = None) -> None:
+        self.run_dir = run_dir
+        self._zmq: zmq.Context[Any] = zmq.Context()
+        self._reports: Inbox[ProcessReport] = Inbox(self._zmq, run_dir, "supervisor", ProcessReport)
+        self._feed = Feed(self._zmq, run_dir, "cluster")
+        self._frontends: dict[str, Inbox[FromTokenizer]] = {
+            name: Inbox(self._zmq, run_dir, name, FromTokenizer) for name in ("frontend0", "frontend1")
+        }
+        self._scheduler: Inbox[FromTokenizerProc] = Inbox(self._zmq, run_dir, "scheduler", FromTokenizerProc)
+        self._out = Outbox(self._zmq, run_dir, NAME)
+        self._context = context
+        self.incarnations = {"scheduler": 1, "frontend0": 1, "frontend1": 1}
+        args = TokenizerArgs(
+            name=NAME, incarnation=1, run_dir=str(run_dir), model=str(model), frontends=["frontend0", "frontend1"], chat_template=chat_template
+        )
+        environment = os.environ | {"PAGEWIRE_PROCESS": msgspec.json.encode(args).decode(), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, "-P", "-m", "tokenizer_proc"]
+        self.process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.communicate(timeout=PATIENCE)
+        for inbox in self._frontends.values():
+            inbox.close()
+        self._reports.close()
+        self._scheduler.close()
+        self._out.close()
+        self._feed.close()
+        self._zmq.term()
+
+    def start(self) -> Self:
+        """Wait for READY, then make the cluster's state known."""
+        self.report(lambda report: report.phase == "ready")
+        return self.know(self._context)
+
+    def know(self, context: int | None, phase: str = "ready") -> Self:
+        """Publish a state until the process has surely seen it (it answers requests by it)."""
+        self._context = context
+        facts: dict[str, int | float | str] = {} if context is None else {"context": context}
+        said = {"scheduler": (phase, facts)}
+        processes = [
+            ProcessState(name=name, incarnation=number, pid=1, phase=said.get(name, ("ready", {}))[0], facts=said.get(name, ("ready", {}))[1])
+            for name, number in self.incarnations.items()
+        ]
+        state = ClusterState(ready=True, phase="ready", reason="", model="m", started=0.0, processes=processes)
+        for _ in range(4):
+            self._feed.publish(state)
+            time.sleep(0.1)
+        return self
+
+    def send(self, message: msgspec.Struct) -> None:
+        self._out.send(message)
+
+    def send_frame(self, frame: bytes) -> None:
+        self._out.send_frame(frame)
+
+    def report(self, wanted: Callable[[ProcessReport], bool]) -> ProcessReport:
+        """The next report that is `wanted`."""
+        end = time.monotonic() + PATIENCE
+        while time.monotonic() < end:
+            self._reports.wait(0.2)
+            for report in self._reports.drain():
+                if wanted(report):
+                    return report
+            assert self.process.poll() is None or not self._reports.wait(0.2), self.errors()
+        raise AssertionError("no such report")
+
+    def hear(self, name: str = "frontend0") -> FromTokenizer:
+        """The next message to a frontend."""
+        return self._next(self._frontends[name])
+
+    def silent(self, name: str = "frontend0", seconds: float = 0.3) -> bool:
+        return not self._frontends[name].wait(seconds)
+
+    def scheduled(self) -> Admit | Abort:
+        """The next message to the scheduler."""
+        return self._next(self._scheduler)
+
+    def nothing_scheduled(self, seconds: float = 0.3) -> bool:
+        return not self._scheduler.wait(seconds)
+
+    def _next(self, inbox: Inbox[T]) -> T:
+        assert inbox.wait(PATIENCE), f"nothing came; the process has ended with {self.process.poll()}"
+        return inbox.drain(1)[0]
+
+    def terminate(self) -> int:
+        """SIGTERM; gives the exit status."""
+        self.process.terminate()
+        return self.process.wait(timeout=PATIENCE)
+
+    def errors(self) -> str:
+        """What an ended process wrote to standard error."""
+        return self.process.communicate(timeout=PATIENCE)[1]

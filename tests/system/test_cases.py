@@ -1,0 +1,186 @@
+"""Real-world failures (text and tokens) against the whole cluster: each test names what went wrong elsewhere."""
+
+import asyncio
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from tests.support.cluster import Cluster, running_cluster
+
+
+@pytest.fixture(scope="module")
+def chain(models: Path) -> Iterator[Cluster]:
+    with running_cluster(models / "chain-byte") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def spm(models: Path) -> Iterator[Cluster]:
+    with running_cluster(models / "chain-spm") as running:
+        yield running
+
+
+async def ask(cluster: Cluster, path: str, **body: Any) -> tuple[int, dict[str, Any]]:
+    async with aiohttp.ClientSession(cluster.url) as session, session.post(path, json={"model": cluster.model} | body) as response:
+        return response.status, await response.json()
+
+
+async def stream(cluster: Cluster, path: str, **body: Any) -> list[dict[str, Any]]:
+    events: list[dict[str, Any]] = []
+    async with aiohttp.ClientSession(cluster.url) as session, session.post(path, json={"model": cluster.model, "stream": True} | body) as response:
+        assert response.status == 200, await response.text()
+        lines = [line async for line in response.content if line.startswith(b"data: ")]
+    assert lines[-1].strip() == b"data: [DONE]"
+    events += [json.loads(line[6:]) for line in lines[:-1]]
+    return events
+
+
+def edited(models: Path, name: str, target: Path, **config: Any) -> Path:
+    """A copy of a fixture with changed JSON files: `config={...}`, `generation_config=None` deletes the file."""
+    folder = target / name
+    shutil.copytree(models / name, folder)
+    for stem, change in config.items():
+        file = folder / f"{stem}.json"
+        if change is None:
+            file.unlink()
+        else:
+            file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    return folder
+
+
+async def test_spaces_of_a_sentencepiece_tokenizer(spm: Cluster) -> None:  # C13
+    jobs = [stream(spm, "/v1/completions", prompt="the", temperature=0, max_tokens=10) for _ in range(2)]
+    for events in await asyncio.gather(*jobs):
+        assert "".join(event["choices"][0]["text"] for event in events) == " Hello world cat"
+    status, answer = await ask(spm, "/v1/completions", prompt="the", temperature=0, max_tokens=10)
+    assert (status, answer["choices"][0]["text"]) == (200, " Hello world cat")
+
+
+async def test_bos_is_never_doubled(chain: Cluster) -> None:  # C09
+    _, chat = await ask(chain, "/tokenize", messages=[{"role": "user", "content": "A"}])
+    assert chat["tokens"] == [292, 295, 32, 294, 296]
+    _, plain = await ask(chain, "/tokenize", prompt="A")
+    assert plain["tokens"] == [292, 32]
+    _, bare = await ask(chain, "/tokenize", prompt="A", add_special_tokens=False)
+    assert bare["tokens"] == [32]
+    _, own = await ask(chain, "/tokenize", prompt="<|bos|>A")
+    assert own["tokens"] == [292, 32]
+    _, answer = await ask(chain, "/v1/chat/completions", messages=[{"role": "user", "content": "A"}], max_tokens=1)
+    assert answer["usage"]["prompt_tokens"] == 5
+    _, text = await ask(chain, "/detokenize", tokens=[292, 32])
+    assert text["prompt"] == "<|bos|>A"
+
+
+@pytest.mark.parametrize("role", ["tool", "robot", None])
+async def test_a_template_that_refuses_is_a_400_with_its_sentence(chain: Cluster, role: str | None) -> None:  # C11
+    message = {"content": "A"} | ({"role": role} if role else {})
+    status, answer = await ask(chain, "/v1/chat/completions", messages=[message])
+    assert status == 400
+    assert role is None or f"role not supported: {role}" in answer["error"]["message"]
+
+
+async def test_the_anatomy_of_a_chat_stream(chain: Cluster) -> None:  # C03
+    for options in ({}, {"stream_options": None}, {"stream_options": {}}, {"stream_options": {"include_usage": False}}):
+        events = await stream(chain, "/v1/chat/completions", messages=[{"role": "user", "content": "A"}], n=2, max_tokens=4, ignore_eos=True, **options)
+        assert all(event["object"] == "chat.completion.chunk" and not event.get("usage") for event in events)
+        for index in (0, 1):
+            deltas = [event["choices"][0]["delta"] for event in events if event["choices"][0]["index"] == index]
+            assert deltas[0]["role"] == "assistant"
+            assert all("role" not in delta for delta in deltas[1:])
+    events = await stream(
+        chain, "/v1/chat/completions", messages=[{"role": "user", "content": "A"}], n=2, max_tokens=4, ignore_eos=True, stream_options={"include_usage": True}
+    )
+    assert events[-1]["choices"] == []
+    assert events[-1]["usage"]["completion_tokens"] == 8
+    assert not any(event.get("usage") for event in events[:-1])
+
+
+async def test_stop_given_as_the_text_of_a_special_token(models: Path, tmp_path: Path) -> None:  # C08
+    folder = edited(models, "chain-byte", tmp_path, generation_config=None)
+    with running_cluster(folder) as cluster:
+        chat: dict[str, Any] = {"messages": [{"role": "user", "content": "A"}], "temperature": 0, "max_tokens": 8}
+        for extra in ({"stop": ["<|eot|>"]}, {"stop_token_ids": [294]}):
+            _, answer = await ask(cluster, "/v1/chat/completions", **chat, **extra)
+            assert (answer["choices"][0]["message"]["content"], answer["choices"][0]["finish_reason"]) == (" the cat", "stop")
+        _, answer = await ask(cluster, "/v1/chat/completions", **chat)
+        assert answer["choices"][0]["message"]["content"] == " the cat dog one two three"
+
+
+async def test_a_model_without_a_template(models: Path, tmp_path: Path) -> None:  # C11
+    folder = edited(models, "chain-byte", tmp_path, tokenizer_config={"chat_template": None})
+    with running_cluster(folder) as cluster:
+        status, answer = await ask(cluster, "/v1/chat/completions", messages=[{"role": "user", "content": "A"}])
+        assert status == 400
+        assert "--chat-template" in answer["error"]["message"]
+        status, answer = await ask(cluster, "/v1/completions", prompt="A", temperature=0, max_tokens=3)
+        assert (status, answer["choices"][0]["text"]) == (200, "Hello worldEND")
+
+
+async def test_two_clients_with_the_same_request_id(chain: Cluster) -> None:  # C32
+    async def one(prompt: str) -> str:
+        body = {"model": chain.model, "prompt": prompt, "temperature": 0, "max_tokens": 2}
+        async with (
+            aiohttp.ClientSession(chain.url) as session,
+            session.post("/v1/completions", json=body, headers={"X-Request-Id": "x"}) as response,
+        ):
+            text: str = (await response.json())["choices"][0]["text"]
+            return text
+
+    texts = await asyncio.gather(*(one(prompt) for _ in range(20) for prompt in "AB"))
+    assert texts[::2] == ["Hello world"] * 20
+    assert len(set(texts[1::2])) == 1
+
+
+async def gauges(cluster: Cluster) -> dict[str, float]:
+    state = await asyncio.to_thread(cluster.state)
+    return next(process.gauges for process in state.processes if process.name == "scheduler")
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+async def test_clients_that_go_away_free_everything(models: Path, streamed: bool) -> None:  # C30
+    with running_cluster(models / "dice-byte", "--max-slots", "4") as cluster:
+        body = {"model": cluster.model, "prompt": "A", "max_tokens": 1500, "ignore_eos": True, "stream": streamed}
+        for _ in range(3):
+            async with aiohttp.ClientSession(cluster.url) as session:
+                jobs = [asyncio.create_task(session.post("/v1/completions", json=body).__aenter__()) for _ in range(12)]
+                async with asyncio.timeout(30):
+                    while (await gauges(cluster))["running"] + (await gauges(cluster))["waiting"] < 12:
+                        await asyncio.sleep(0.05)
+                for job in jobs:
+                    job.cancel()
+                await asyncio.gather(*jobs, return_exceptions=True)
+            async with asyncio.timeout(5):
+                while any((await gauges(cluster))[name] for name in ("running", "waiting", "blocks_used", "slots_used")):
+                    await asyncio.sleep(0.05)
+        status, answer = await ask(cluster, "/v1/completions", prompt="A", max_tokens=3, ignore_eos=True)
+        assert (status, answer["usage"]["completion_tokens"]) == (200, 3)
+
+
+async def test_metrics_add_up(chain: Cluster) -> None:  # C58, in small
+    async def scrape() -> dict[str, float]:
+        async with aiohttp.ClientSession(chain.url) as session, session.get("/metrics") as response:
+            text = await response.text()
+        rows = [line.rsplit(" ", 1) for line in text.splitlines() if line and not line.startswith("#")]
+        return {name: float(value) for name, value in rows}
+
+    def total(values: dict[str, float], name: str) -> float:
+        return sum(value for key, value in values.items() if key.split("{")[0] == name)
+
+    before = await scrape()
+    for number in range(5):
+        await ask(chain, "/v1/completions", prompt="A", temperature=0, max_tokens=1 + number)
+    await ask(chain, "/v1/completions", prompt="A", max_tokens=-1)
+    after = await scrape()
+
+    def rise(name: str) -> float:
+        return total(after, name) - total(before, name)
+
+    assert rise("pagewire_request_success_total") == 5
+    assert rise("pagewire_prompt_tokens_total") == 10
+    assert rise("pagewire_generation_tokens_total") == 1 + 2 + 3 + 4 + 4
+    assert rise("pagewire_time_to_first_token_seconds_count") == 5

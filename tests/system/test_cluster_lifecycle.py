@@ -1,0 +1,176 @@
+"""launch.py as a person uses it: start, status, stop, signals, deaths, exit codes, and that nothing is left behind."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from launcher.rundir import is_live
+from tests.support.cluster import ROOT, Cluster, environment, running_cluster
+
+LIMIT = 30.0
+
+
+def launch(root: Path, *arguments: str, seconds: float = 90.0) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, str(ROOT / "launch.py"), *arguments]
+    return subprocess.run(
+        command, cwd=root, env=environment(root), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds, check=False
+    )
+
+
+def gone(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = LIMIT) -> None:
+    limit = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < limit
+        time.sleep(0.02)
+
+
+def get(url: str) -> tuple[int, dict[str, Any]]:
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            return answer.status, json.loads(answer.read())
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.loads(error.read())
+
+
+def complete(cluster: Cluster, tokens: int = 4) -> str:
+    body = {"model": cluster.model, "prompt": "A", "max_tokens": tokens, "temperature": 0, "ignore_eos": True}
+    request = urllib.request.Request(f"{cluster.url}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=LIMIT) as answer:
+        return str(json.loads(answer.read())["choices"][0]["text"])
+
+
+@contextlib.contextmanager
+def client_stream(cluster: Cluster, tokens: int) -> Iterator[Any]:
+    """A streaming request that has begun to answer."""
+    body = {"model": cluster.model, "prompt": "A", "max_tokens": tokens, "temperature": 0, "ignore_eos": True, "stream": True}
+    request = urllib.request.Request(f"{cluster.url}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=LIMIT) as answer:
+        assert answer.readline().startswith(b"data:")
+        yield answer
+
+
+def test_detached_start_status_stop(models: Path, run_dir: Path) -> None:
+    started = launch(run_dir, "cluster", "start", "--detach", "--port", "0", "--model", str(models / "dice-byte"), "--served-model-name", "dice")
+    assert started.returncode == 0, started.stderr
+    try:
+        info = json.loads(next(run_dir.glob("*/info.json")).read_text())
+        assert info["url"] in started.stdout
+        assert '"model": "dice"' in started.stdout
+        assert f"cluster stop --port {info['port']}" in started.stdout
+        assert Path(started.stdout.rpartition("log:")[2].strip()).is_file()
+
+        status = launch(run_dir, "cluster", "status", "--json")
+        assert status.returncode == 0, status.stderr
+        report = json.loads(status.stdout)
+        assert (report["ready"], report["phase"], report["model"], report["port"]) == (True, "ready", "dice", info["port"])
+        assert {process["name"]: process["phase"] for process in report["processes"]} == dict.fromkeys(
+            ["frontend0", "worker0", "tokenizer0", "scheduler"], "ready"
+        )
+        table = launch(run_dir, "cluster", "status", "--port", str(info["port"])).stdout
+        assert "slots 0 of 64 in use, queue 0" in table
+        assert "blocks 0 of" in table
+
+        generated = launch(run_dir, "generate", "A", "--max-tokens", "5", "--temperature", "0", "--ignore-eos")
+        assert generated.returncode == 0, generated.stderr
+        assert generated.stdout == "aaaaa\n"
+
+        twice = launch(run_dir, "cluster", "start", "--port", str(info["port"]), "--model", str(models / "dice-byte"))
+        assert twice.returncode == 1
+        assert f"cluster stop --port {info['port']}" in twice.stderr
+    finally:
+        stopped = launch(run_dir, "cluster", "stop")
+    assert stopped.returncode == 0, stopped.stderr
+    assert all(gone(pid) for pid in [info["pid"], *(process["pid"] for process in report["processes"])])
+    assert [path.name for path in run_dir.iterdir()] == [".lock"]
+    for action in ("status", "stop"):
+        nothing = launch(run_dir, "cluster", action)
+        assert nothing.returncode == 1
+        assert "no cluster is running" in nothing.stderr
+
+
+@pytest.mark.parametrize("detach", [False, True], ids=["foreground", "detached"])
+def test_a_model_that_cannot_be_loaded_ends_the_start(models: Path, run_dir: Path, detach: bool) -> None:
+    folder = run_dir / "broken"
+    folder.mkdir()
+    for file in (models / "dice-byte").iterdir():
+        (folder / file.name).symlink_to(file)
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors").write_bytes(b"not safetensors")
+    done = launch(run_dir, "cluster", "start", "--port", "0", "--model", str(folder), *(["--detach"] if detach else []))
+    assert done.returncode == 1
+    assert "worker0 ended while starting" in done.stderr
+    assert "model.safetensors" in done.stderr
+    assert not list(run_dir.glob("*/info.json"))
+    if detach:
+        assert next(run_dir.glob("failed-*.log")).is_file()
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT], ids=["term", "int"])
+def test_signals_end_it_in_order_while_a_request_runs(models: Path, signum: signal.Signals) -> None:
+    with running_cluster(models / "dice-byte", stop_check=False) as cluster:
+        pids = cluster.pids().values()
+        with client_stream(cluster, 100_000) as answer:
+            cluster.process.send_signal(signum)
+            rest = answer.read()
+        assert cluster.process.wait(timeout=LIMIT) == 0, cluster.log()
+        assert rest
+        assert all(gone(pid) for pid in pids)
+        assert not cluster.run_dir.exists()
+
+
+def test_a_killed_launcher_takes_everything_with_it(models: Path) -> None:
+    with running_cluster(models / "dice-byte", stop_check=False) as cluster:
+        pids = list(cluster.pids().values())
+        cluster.process.kill()
+        cluster.process.wait()
+        wait_until(lambda: all(gone(pid) for pid in pids), 2.0)
+        assert cluster.run_dir.exists()
+        assert not is_live(cluster.run_dir)
+        again = launch(cluster.root, "cluster", "start", "--detach", "--port", str(cluster.port), "--model", str(models / "dice-byte"))
+        assert again.returncode == 0, again.stderr
+        assert not cluster.run_dir.exists()
+        assert launch(cluster.root, "cluster", "stop").returncode == 0
+
+
+def test_each_process_comes_back_and_the_cluster_serves_again(models: Path) -> None:
+    with running_cluster(models / "dice-byte") as cluster:
+        for name in ("worker0", "tokenizer0", "frontend0", "scheduler"):
+            os.kill(cluster.pids()[name], signal.SIGKILL)
+            wait_until(lambda name=name: next(p for p in cluster.state().processes if p.name == name).incarnation == 2)  # type: ignore[misc]
+            wait_until(lambda: cluster.state().ready)
+            wait_until(lambda: get(f"{cluster.url}/health/ready")[0] == 200)
+            assert complete(cluster) == "aaaa"
+
+
+def test_a_stopped_scheduler_turns_health_off_until_it_goes_on(models: Path) -> None:
+    with running_cluster(models / "dice-byte") as cluster:
+        pid = cluster.pids()["scheduler"]
+        os.kill(pid, signal.SIGSTOP)
+        began = time.monotonic()
+        try:
+            wait_until(lambda: get(f"{cluster.url}/health/ready")[0] == 503, 6.0)
+            assert time.monotonic() - began > 1.0
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        wait_until(lambda: get(f"{cluster.url}/health/ready")[0] == 200)
+        assert complete(cluster) == "aaaa"

@@ -1,0 +1,102 @@
+"""The frontend's view of the cluster: readiness, reasons, the choice of a tokenizer."""
+
+import pytest
+
+from frontend.cluster import ClusterView
+from frontend.errors import ApiError
+from messages.cluster import DEAD, LOADING, READY, STALLED, ClusterState, ProcessState
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def process(name: str, phase: str = READY, incarnation: int = 1) -> ProcessState:
+    return ProcessState(name=name, incarnation=incarnation, pid=1, phase=phase, detail="loading weights", progress=0.43, facts={"context": 2048})
+
+
+def state(*processes: ProcessState, ready: bool = True, phase: str = READY, reason: str = "") -> ClusterState:
+    return ClusterState(ready=ready, phase=phase, reason=reason, model="m", started=0.0, processes=list(processes))
+
+
+def test_nothing_heard_yet() -> None:
+    view = ClusterView(["tokenizer0"])
+    assert "supervisor" in (view.reason() or "")
+    assert not view.started
+    with pytest.raises(ApiError) as caught:
+        view.require_ready()
+    assert (caught.value.status, caught.value.headers()) == (503, {"Retry-After": "2"})
+
+
+def test_the_reason_has_phase_and_progress() -> None:
+    view = ClusterView(["tokenizer0"])
+    view.update(state(process("tokenizer0"), process("worker0", LOADING), ready=False, phase=LOADING))
+    reason = view.reason() or ""
+    assert "phase loading" in reason
+    assert "worker0 loading loading weights (43%)" in reason
+    assert "tokenizer0" not in reason
+
+
+def test_silence_is_not_ready_and_recovers() -> None:
+    clock = Clock()
+    view = ClusterView(["tokenizer0"], clock)
+    view.update(state(process("tokenizer0")))
+    assert view.reason() is None
+    clock.now += 3.5
+    assert "not been heard" in (view.reason() or "")
+    view.update(state(process("tokenizer0")))
+    assert view.reason() is None
+
+
+def test_started_stays_true() -> None:
+    view = ClusterView(["tokenizer0"])
+    view.update(state(process("tokenizer0")))
+    view.update(state(process("tokenizer0"), process("worker0", STALLED), ready=False, phase=STALLED, reason="worker0 is stalled"))
+    assert view.started
+    assert "worker0 is stalled" in (view.reason() or "")
+
+
+def test_round_robin_over_ready_tokenizers() -> None:
+    names = ["tokenizer0", "tokenizer1", "tokenizer2"]
+    view = ClusterView(names)
+    view.update(state(process("tokenizer0"), process("tokenizer1", LOADING), process("tokenizer2"), process("scheduler")))
+    chosen = [view.choose_tokenizer().name for _ in range(4)]
+    assert sorted(chosen) == ["tokenizer0"] * 2 + ["tokenizer2"] * 2
+    assert chosen[0] != chosen[1]
+
+
+def test_no_tokenizer_is_503() -> None:
+    view = ClusterView(["tokenizer0"])
+    view.update(state(process("scheduler")))
+    assert view.reason() == "no tokenizer process is ready"
+    with pytest.raises(ApiError):
+        view.choose_tokenizer()
+
+
+def test_lost_tokenizers() -> None:
+    view = ClusterView(["tokenizer0"])
+    view.update(state(process("tokenizer0", incarnation=2)))
+    assert view.lost("tokenizer0", 2) is None
+    assert view.lost("tokenizer0", 1) is not None
+    view.update(state(process("tokenizer0", DEAD, incarnation=2)))
+    problem = view.lost("tokenizer0", 2)
+    assert problem is not None
+    assert problem.status == 503
+
+
+def test_stopping_is_not_ready() -> None:
+    view = ClusterView(["tokenizer0"])
+    view.update(state(process("tokenizer0")))
+    view.stopping = True
+    assert "shutting down" in (view.reason() or "")
+
+
+def test_context_from_the_facts() -> None:
+    view = ClusterView(["tokenizer0"])
+    assert view.context() is None
+    view.update(state(process("scheduler")))
+    assert view.context() == 2048

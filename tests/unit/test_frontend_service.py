@@ -1,0 +1,104 @@
+"""The routes, and that no handler blocks the event loop (blockbuster raises where one does)."""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+from aiohttp.test_utils import TestClient, TestServer
+from blockbuster import BlockBuster, blockbuster_ctx
+
+from frontend.args import FrontendArgs
+from frontend.cluster import ClusterView
+from frontend.core import Core
+from frontend.metrics import Metrics
+from frontend.service import make_app
+from frontend.streams import Dispatcher
+from messages.cluster import READY, ClusterState, ProcessState
+from messages.request import Detokenize, Generate, Tokenize
+from messages.text import Detokenized, Ended, FromTokenizer, Started, TextDelta, Tokenized
+
+ROUTES = {
+    "GET /",
+    "GET /version",
+    "GET /metrics",
+    "GET /health",
+    "GET /health/live",
+    "GET /health/ready",
+    "GET /health/startup",
+    "GET /v1/models",
+    "GET /v1/models/{id}",
+    "POST /tokenize",
+    "POST /detokenize",
+    "POST /v1/chat/completions",
+    "POST /v1/completions",
+}
+
+
+class Echo:
+    """An outbox whose tokenizer answers from the loop's next turn."""
+
+    def __init__(self) -> None:
+        self.dispatcher: Dispatcher | None = None
+
+    def send(self, message: msgspec.Struct) -> bool:
+        for answer in self._answers(message):
+            assert self.dispatcher is not None
+            asyncio.get_running_loop().call_soon(self.dispatcher.receive, answer)
+        return True
+
+    def _answers(self, message: msgspec.Struct) -> Iterator[FromTokenizer]:
+        if isinstance(message, Generate):
+            yield Started(message.keys[0], 1)
+            for key in message.keys:
+                yield TextDelta(key, "x", 1)
+                yield Ended(key=key, finish="stop", completion_tokens=1)
+        if isinstance(message, Tokenize):
+            yield Tokenized(message.key, [1])
+        if isinstance(message, Detokenize):
+            yield Detokenized(message.key, "x")
+
+
+def make_core() -> Core:
+    args = FrontendArgs(name="frontend0", incarnation=1, run_dir="", host="", port=0, model_name="m", tokenizers=["tokenizer0"], created=0)
+    view = ClusterView(args.tokenizers)
+    tokenizer = ProcessState(name="tokenizer0", incarnation=1, pid=1, phase=READY)
+    view.update(ClusterState(ready=True, phase=READY, reason="", model="m", started=0.0, processes=[tokenizer]))
+    metrics = Metrics("m", view)
+    outbox = Echo()
+    outbox.dispatcher = Dispatcher("frontend0", {"tokenizer0": outbox}, view, metrics)
+    return Core(args, view, metrics, outbox.dispatcher)
+
+
+@pytest.fixture
+def blocking_is_an_error() -> Iterator[BlockBuster]:
+    with blockbuster_ctx("frontend") as buster:
+        yield buster
+
+
+async def test_the_routes_are_these() -> None:
+    app = make_app(make_core())
+    found = {f"{route.method} {route.resource.canonical}" for route in app.router.routes() if route.method != "HEAD" and route.resource}
+    assert found == ROUTES
+
+
+async def test_no_handler_blocks_the_loop(blocking_is_an_error: BlockBuster) -> None:
+    core = make_core()
+    chat: dict[str, Any] = {"messages": [{"role": "user", "content": "A"}]}
+    posts: list[tuple[str, dict[str, Any]]] = [
+        ("/v1/chat/completions", chat),
+        ("/v1/chat/completions", {**chat, "stream": True, "n": 3}),
+        ("/v1/completions", {"prompt": ["A", "B"], "stream": True}),
+        ("/tokenize", {"prompt": "A"}),
+        ("/detokenize", {"tokens": [1]}),
+    ]
+    async with TestClient(TestServer(make_app(core))) as client:
+        for path in sorted(route.split()[1] for route in ROUTES if route.startswith("GET")):
+            async with client.get(path.replace("{id}", "m")) as response:
+                assert (path, response.status) == (path, 200)
+        for path, body in posts:
+            async with client.post(path, json=body) as response:
+                assert (path, response.status) == (path, 200)
+                await response.read()
+    assert len(core.dispatcher) == 0

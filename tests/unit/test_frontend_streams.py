@@ -1,0 +1,190 @@
+"""The dispatcher and its runs: routing, endings, cancellation, and that maps and metrics end empty and add up."""
+
+import asyncio
+
+import msgspec
+import pytest
+
+from frontend.cluster import ClusterView
+from frontend.errors import ApiError
+from frontend.metrics import Metrics
+from frontend.streams import Dispatcher, Run
+from messages.cluster import READY, ClusterState, ProcessState
+from messages.request import Cancel, Generate, TextPrompt
+from messages.sampling import SamplingParams, StopRules
+from messages.text import Ended, Problem, Started, TextDelta
+
+
+class FakeOutbox:
+    def __init__(self) -> None:
+        self.sent: list[msgspec.Struct] = []
+        self.full = False
+
+    def send(self, message: msgspec.Struct) -> bool:
+        if self.full:
+            return False
+        self.sent.append(message)
+        return True
+
+    def cancelled(self) -> list[int]:
+        return [key for message in self.sent if isinstance(message, Cancel) for key in message.keys]
+
+
+class Bench:
+    """A dispatcher with one tokenizer."""
+
+    def __init__(self) -> None:
+        self.view = ClusterView(["tokenizer0"])
+        self.hear(1)
+        self.metrics = Metrics("m", self.view)
+        self.outbox = FakeOutbox()
+        self.dispatcher = Dispatcher("frontend0", {"tokenizer0": self.outbox}, self.view, self.metrics)
+
+    def hear(self, incarnation: int) -> None:
+        tokenizer = ProcessState(name="tokenizer0", incarnation=incarnation, pid=1, phase=READY)
+        self.view.update(ClusterState(ready=True, phase=READY, reason="", model="m", started=0.0, processes=[tokenizer]))
+
+    def run(self, n: int = 1, prompts: int = 1) -> tuple[Run, list[int]]:
+        run = self.dispatcher.open()
+        for _ in range(prompts):
+            keys = self.dispatcher.new_keys(n)
+            run.generate(
+                Generate(frontend="frontend0", keys=keys, seeds=[0] * n, prompt=TextPrompt("A"), sampling=SamplingParams(), stop=StopRules())
+            )
+        return run, list(run.live)
+
+    def number(self, name: str, **labels: str) -> float:
+        return self.metrics.registry.get_sample_value(f"pagewire_{name}", {"model_name": "m", **labels}) or 0.0
+
+
+@pytest.fixture
+async def bench() -> Bench:
+    return Bench()
+
+
+async def test_events_reach_their_run_in_order(bench: Bench) -> None:
+    first, (a,) = bench.run()
+    second, (b,) = bench.run()
+    for key in (a, b):
+        bench.dispatcher.receive(Started(key, 5))
+    bench.dispatcher.receive(TextDelta(a, "x", 1))
+    bench.dispatcher.receive(TextDelta(b, "y", 1))
+    bench.dispatcher.receive(Ended(key=a, finish="stop", text="z", tokens=1, completion_tokens=2))
+    assert [(index, message.text) for index, message in await first.take()] == [(0, "x"), (0, "z")]
+    assert [message.text for _, message in await second.take()] == ["y"]
+    assert first.done
+    assert not second.done
+    assert (first.prompt_tokens, first.completion_tokens) == (5, 2)
+
+
+async def test_indexes_count_over_prompts_and_choices(bench: Bench) -> None:
+    run, keys = bench.run(n=2, prompts=2)
+    bench.dispatcher.receive(Started(keys[0], 3))
+    bench.dispatcher.receive(Started(keys[2], 4))
+    for key in reversed(keys):
+        bench.dispatcher.receive(Ended(key=key, finish="length", tokens=1, completion_tokens=1))
+    assert [index for index, _ in await run.take()] == [3, 2, 1, 0]
+    assert (run.prompt_tokens, run.completion_tokens) == (7, 4)
+    assert len(bench.dispatcher) == 0
+
+
+async def test_a_problem_fails_the_request_and_cancels_the_rest(bench: Bench) -> None:
+    run, keys = bench.run(prompts=3)
+    bench.dispatcher.receive(Started(keys[0], 3))
+    bench.dispatcher.receive(Ended(key=keys[1], problem=Problem(status=429, code="queue_full", message="full")))
+    with pytest.raises(ApiError) as caught:
+        await run.opened(1.0)
+    assert (caught.value.status, caught.value.headers()) == (429, {"Retry-After": "1"})
+    assert set(keys) <= set(bench.outbox.cancelled())
+    assert len(bench.dispatcher) == 0
+    assert bench.number("request_success_total", finished_reason="error") == 1  # the one that had started
+
+
+async def test_opened_waits_for_every_prompt_and_gives_up_waiting_for_text(bench: Bench) -> None:
+    run, keys = bench.run(prompts=2)
+    opened = asyncio.create_task(run.opened(0.01))
+    bench.dispatcher.receive(Started(keys[0], 3))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert not opened.done()
+    bench.dispatcher.receive(Started(keys[1], 3))
+    await asyncio.wait_for(opened, 5)
+    run.close()
+
+
+async def test_events_before_a_problem_are_delivered_first(bench: Bench) -> None:
+    run, (key,) = bench.run()
+    bench.dispatcher.receive(Started(key, 3))
+    bench.dispatcher.receive(TextDelta(key, "x", 1))
+    bench.dispatcher.receive(Ended(key=key, problem=Problem(status=500, code="non_finite", message="no")))
+    assert [message.text for _, message in await run.take()] == ["x"]
+    with pytest.raises(ApiError, match="no"):
+        await run.take()
+
+
+async def test_closing_cancels_once_and_counts_an_abort(bench: Bench) -> None:
+    run, keys = bench.run(n=3)
+    bench.dispatcher.receive(Started(keys[0], 3))
+    bench.dispatcher.receive(Ended(key=keys[1], finish="stop", completion_tokens=0))
+    run.close()
+    run.close()
+    assert bench.outbox.cancelled() == [keys[0], keys[2]]
+    assert bench.number("request_success_total", finished_reason="abort") == 2
+    assert bench.number("request_success_total", finished_reason="stop") == 1
+    assert bench.number("frontend_live_sequences") == 0
+    bench.dispatcher.receive(TextDelta(keys[0], "late", 1))  # dropped
+    assert bench.number("generation_tokens_total") == 0
+
+
+async def test_a_request_closed_before_it_started_counts_nowhere(bench: Bench) -> None:
+    run, _ = bench.run()
+    run.close()
+    assert bench.number("sequences_started_total") == 0
+    assert bench.number("request_success_total", finished_reason="abort") == 0
+
+
+async def test_another_incarnation_of_the_tokenizer_fails_its_requests(bench: Bench) -> None:
+    run, (key,) = bench.run()
+    bench.dispatcher.fail_lost()
+    assert key in run.live
+    bench.hear(2)
+    bench.dispatcher.fail_lost()
+    with pytest.raises(ApiError) as caught:
+        await run.take()
+    assert caught.value.status == 503
+    assert bench.outbox.cancelled() == [key]
+
+
+async def test_a_full_queue_is_503_and_leaves_nothing(bench: Bench) -> None:
+    bench.outbox.full = True
+    run = bench.dispatcher.open()
+    with pytest.raises(ApiError) as caught:
+        run.generate(Generate(frontend="f", keys=[1], seeds=[0], prompt=TextPrompt("A"), sampling=SamplingParams(), stop=StopRules()))
+    run.close()
+    assert caught.value.status == 503
+    assert len(bench.dispatcher) == 0
+
+
+async def test_metrics_add_up(bench: Bench) -> None:
+    run, keys = bench.run(n=2)
+    bench.dispatcher.receive(Started(keys[0], 7))
+    for key in keys:
+        bench.dispatcher.receive(TextDelta(key, "x", 1))
+        bench.dispatcher.receive(TextDelta(key, "yz", 2))
+    bench.dispatcher.receive(Ended(key=keys[0], finish="stop", tokens=1, completion_tokens=4))
+    bench.dispatcher.receive(Ended(key=keys[1], finish="length", tokens=0, completion_tokens=3))
+    assert run.completion_tokens == 7
+    assert bench.number("generation_tokens_total") == 7
+    assert bench.number("prompt_tokens_total") == 7
+    assert bench.number("sequences_started_total") == 2
+    assert bench.number("time_to_first_token_seconds_count") == 2
+    assert bench.number("inter_token_latency_seconds_count") == 5
+    assert bench.number("request_generation_tokens_sum") == 7
+    assert bench.number("e2e_request_latency_seconds_count") == 2
+    assert bench.number("request_prompt_tokens_count") == 1
+
+
+async def test_keys_are_never_repeated(bench: Bench) -> None:
+    keys = bench.dispatcher.new_keys(3) + bench.dispatcher.new_keys(3)
+    assert len(set(keys)) == 6
+    assert all(0 <= key < 2**63 for key in keys)

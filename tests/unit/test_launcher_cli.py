@@ -1,0 +1,96 @@
+"""The command line: its commands and options, bounds, messages, and that it starts quickly."""
+
+import argparse
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from launcher.cli import build_parser, main
+
+ROOT = Path(__file__).resolve().parents[2]
+START_OPTIONS = {
+    *("--model", "--served-model-name", "--host", "--port", "--detach", "--device", "--dtype", "--threads", "--kv-tokens", "--block-size"),
+    *("--max-slots", "--max-step-tokens", "--chunk-tokens", "--max-context", "--max-queue", "--chat-template", "--dummy-weights", "--tokenizers"),
+    *("--frontends", "--log-level", "--startup-timeout", "-h", "--help"),
+}
+
+
+def command(*path: str) -> argparse.ArgumentParser:
+    parser = build_parser(with_bench=False)
+    for name in path:
+        parser = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction)).choices[name]
+    return parser
+
+
+def test_commands() -> None:
+    assert set(_choices(command())) == {"cluster", "chat", "generate", "model", "doctor", "bench"}
+    assert set(_choices(command("cluster"))) == {"start", "status", "stop"}
+    assert set(_choices(command("model"))) == {"list", "pull", "inspect"}
+    assert set(_choices(command("bench"))) == {"serve"}
+
+
+def _choices(parser: argparse.ArgumentParser) -> list[str]:
+    return list(next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction)).choices)
+
+
+def test_options_of_cluster_start() -> None:
+    assert set(command("cluster", "start")._option_string_actions) == START_OPTIONS
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--port", "65536", "65536 is not from 0 to 65535"),
+        ("--port", "http", "'http' is not a whole number"),
+        ("--max-slots", "0", "0 is not from 1 to 4096"),
+        ("--block-size", "-1", "-1 is not from 1 to 1024"),
+        ("--startup-timeout", "nan", "nan is not from 1 to 86400"),
+        ("--device", "gpu", "'gpu' is not a device"),
+        ("--frontends", "2", "2 is not from 1 to 1"),
+    ],
+)
+def test_values_out_of_bounds(option: str, value: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["cluster", "start", f"{option}={value}"])
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--chunk-tokens", "513"], "--chunk-tokens 513 is over --max-step-tokens 512"),
+        (["--max-slots", "300", "--max-step-tokens", "256"], "--max-slots 300 is over --max-step-tokens 256"),
+        (["--chat-template", "/no/such/file"], "there is no file /no/such/file"),
+    ],
+)
+def test_options_that_do_not_fit(options: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["cluster", "start", "--port", "0", *options]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_model_that_is_none_says_what_is_possible(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["cluster", "start", "--port", "0", "--model", "gpt-9"]) == 1
+    error = capsys.readouterr().err
+    assert "gpt-9" in error
+    assert "smollm2-135m-instruct" in error
+    assert "config.json" in error
+
+
+def test_help_is_quick_and_needs_no_torch() -> None:
+    def took() -> float:
+        began = time.perf_counter()
+        subprocess.run([sys.executable, "launch.py", "--help"], cwd=ROOT, check=True, capture_output=True, timeout=20)
+        return time.perf_counter() - began
+
+    assert min(took() for _ in range(3)) < 0.3
+    code = (
+        "import sys, pkgutil, importlib, launcher\n"
+        "names = [m.name for m in pkgutil.iter_modules(launcher.__path__)]\n"
+        "[importlib.import_module('launcher.' + name) for name in names]\n"
+        "sys.exit(any(name in sys.modules for name in ('torch', 'transformers', 'huggingface_hub')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False, timeout=60).returncode == 0

@@ -1,0 +1,84 @@
+"""The public package against a stand-in server: what it sends, what it gives back, how it fails."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pagewire import LLM, PagewireError, SamplingParams
+from pagewire.llm import _arguments
+from pagewire.paths import app_root
+from tests.support.fake_server import MODEL, FakeServer
+
+ROOT = Path(__file__).resolve().parents[2]
+USER = {"role": "user", "content": "hello"}
+
+
+def test_generate_keeps_the_order_of_prompts_and_choices() -> None:
+    with FakeServer() as server, LLM(url=server.url) as llm:
+        prompts: list[str | list[int]] = ["a", "b", [1, 2]]
+        done = llm.generate(prompts, SamplingParams(n=2, temperature=0, max_tokens=2))
+        assert [(item.prompt_index, item.index, item.text) for item in done] == [
+            (0, 0, "echo a"),
+            (0, 1, "echo a"),
+            (1, 0, "echo b"),
+            (1, 1, "echo b"),
+            (2, 0, "echo [1, 2]"),
+            (2, 1, "echo [1, 2]"),
+        ]
+        assert done[0].finish_reason == "length"
+        assert done[0].usage["completion_tokens"] == 2
+        assert all(body["temperature"] == 0 and body["n"] == 2 and "top_p" not in body for body in server.bodies)
+
+
+@pytest.mark.parametrize(("prompts", "sent"), [("a", ["a"]), ([5, 6], [[5, 6]]), ([], []), ((7,), [[7]])])
+def test_generate_takes_one_prompt_or_many(prompts: list[int] | str, sent: list[object]) -> None:
+    with FakeServer() as server, LLM(url=server.url) as llm:
+        assert len(llm.generate(prompts)) == len(sent)
+        assert [body["prompt"] for body in server.bodies] == sent
+
+
+def test_chat_and_models() -> None:
+    with FakeServer() as server, LLM(url=server.url + "/") as llm:
+        assert [item.text for item in llm.chat([USER], SamplingParams(logprobs=3))] == ["echo hello"]
+        assert server.bodies == [{"messages": [USER], "logprobs": True, "top_logprobs": 3}]
+        assert llm.models() == [MODEL]
+
+
+def test_stream() -> None:
+    with FakeServer() as server, LLM(url=server.url) as llm:
+        assert list(llm.stream("x")) == ["w0 ", "w1 ", "w2 "]
+        assert list(llm.stream([USER], SamplingParams(max_tokens=1))) == ["w0 "]
+        assert [sorted(body) for body in server.bodies] == [["prompt", "stream"], ["max_tokens", "messages", "stream"]]
+        with pytest.raises(ValueError, match="one answer"):
+            next(llm.stream("x", SamplingParams(n=2)))
+
+
+@pytest.mark.parametrize(("trouble", "code"), [("busy", "queue_full"), ("error", "worker_lost"), ("cut", "stream_cut")])
+def test_trouble_is_an_error_with_its_code(trouble: str, code: str) -> None:
+    with FakeServer(trouble) as server, LLM(url=server.url) as llm:
+        with pytest.raises(PagewireError) as caught:
+            list(llm.stream("x"))
+        assert caught.value.code == code
+
+
+def test_options_become_flags() -> None:
+    assert _arguments("m", {"max_context": 64, "dummy_weights": True, "detach": False}) == ["--model", "m", "--max-context", "64", "--dummy-weights"]
+    assert _arguments(None, {}) == []
+
+
+def test_a_cluster_that_does_not_start_tells_why() -> None:
+    with pytest.raises(RuntimeError, match="no-such-model"):
+        LLM("no-such-model-anywhere")
+
+
+def test_the_application_of_a_clone_is_its_root() -> None:
+    assert app_root() == ROOT
+
+
+def test_importing_pagewire_imports_no_process() -> None:
+    code = "import sys, pagewire; print(*sorted(name for name in sys.modules if '.' not in name))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    loaded = set(done.stdout.split())
+    assert not loaded & {"launcher", "messages", "transport", "frontend", "scheduler", "worker", "torch", "aiohttp", "zmq", "msgspec"}

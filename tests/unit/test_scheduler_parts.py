@@ -1,0 +1,166 @@
+"""The small parts on their own, and that `check()` sees what is broken."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from scheduler.blocks import Blocks
+from scheduler.epochs import Epochs
+from scheduler.errors import InvariantError
+from scheduler.geometry import geometry_of
+from scheduler.session import Session
+from scheduler.suspects import STRIKES, Suspects
+from scheduler.throughput import LONGEST, SHORTEST, UNKNOWN, Throughput
+from scheduler.waiting import AGEING_SECONDS, MAX_PRIORITY, score
+from tests.support.scheduler_bench import Bench, attached, prompt_of
+
+
+def test_epochs_hold_until_their_plan_has_retired() -> None:
+    epochs: Epochs[str] = Epochs()
+    assert epochs.give("never planned", 0) == ["never planned"]
+    assert epochs.give("a", 1) == []
+    assert epochs.give("b", 2) == []
+    assert epochs.give("c", 2) == []
+    assert sorted(epochs.held()) == ["a", "b", "c"]
+    assert epochs.retire(1) == ["a"]
+    assert epochs.retire(2) == ["b", "c"]
+    assert epochs.retire(3) == []
+    assert epochs.give("late", 2) == ["late"]
+
+
+def test_blocks_are_not_free_while_a_plan_in_flight_may_touch_them() -> None:
+    blocks = Blocks(geometry_of(attached(blocks=3, block_size=4), None))
+    slot, index, block = blocks.cover(0, 9)
+    assert (slot.tolist(), index.tolist(), block.size) == ([0, 0, 0], [0, 1, 2], 3)
+    assert blocks.cover(0, 5)[0].size == 0
+    with pytest.raises(InvariantError):
+        blocks.cover(1, 1)
+    blocks.release(0, 7)
+    assert blocks.free == 0
+    blocks.check()
+    blocks.retire(6)
+    assert blocks.free == 0
+    blocks.retire(7)
+    assert blocks.free == 3
+    blocks.check()
+    blocks.grow(np.asarray([1, 2], dtype=np.int32))
+    blocks.check()
+
+
+def test_ageing_is_one_class_per_ageing_seconds() -> None:
+    assert score(1, 100.0) < score(0, 100.0)
+    assert score(0, 100.0) < score(1, 100.0 + 1.1 * AGEING_SECONDS)
+    assert score(10**9, 0.0) == score(MAX_PRIORITY, 0.0)
+    assert score(-(10**9), 0.0) == score(-MAX_PRIORITY, 0.0)
+
+
+def test_throughput_forgets_old_seconds() -> None:
+    speed = Throughput()
+    assert speed.retry_after(1000) == UNKNOWN
+    speed.add(1000, 1.0)
+    assert speed.retry_after(5000) == 5.0
+    assert speed.retry_after(1) == SHORTEST
+    assert speed.retry_after(10**9) == LONGEST
+    for _ in range(100):
+        speed.add(100, 1.0)
+    assert 45.0 < speed.retry_after(5000) < 55.0
+
+
+def test_suspects_are_what_failed_steps_have_in_common() -> None:
+    suspects = Suspects()
+    assert suspects.failed({1, 2, 3}) == set()
+    assert suspects.failed({2, 3, 4}) == set()
+    suspects.clear([3])
+    assert suspects.failed({2, 3}) == {2}
+    assert not suspects
+
+
+def test_rows_that_get_tokens_are_no_suspects() -> None:
+    suspects = Suspects()
+    for _ in range(5 * STRIKES):
+        assert suspects.failed({1, 2}) == set()
+        suspects.clear([1, 2])
+
+
+def session_of(bench: Bench) -> Session:
+    assert bench.engine.session is not None
+    return bench.engine.session
+
+
+def lose_block(bench: Bench) -> None:
+    session_of(bench).blocks.free -= 1
+
+
+def wrong_capacity(bench: Bench) -> None:
+    session_of(bench).blocks.capacity[0] += 1
+
+
+def promise_too_much(bench: Bench) -> None:
+    session_of(bench).reservation.total += 1
+
+
+def promise_too_little(bench: Bench) -> None:
+    session_of(bench).reservation.promised[0] = 0
+
+
+def lose_slot(bench: Bench) -> None:
+    session_of(bench).slots._free.append(0)
+
+
+def too_long(bench: Bench) -> None:
+    session_of(bench).slots.length[0] = 10_000
+
+
+def uncovered(bench: Bench) -> None:
+    session_of(bench).slots.planned[0] = 20
+
+
+def release_twice(bench: Bench) -> None:
+    session_of(bench)._released = [0, 0]
+
+
+def waiting_tokens(bench: Bench) -> None:
+    bench.engine._waiting.tokens += 1
+
+
+def waiting_line(bench: Bench) -> None:
+    bench.engine._waiting._heap.clear()
+
+
+def lost_key(bench: Bench) -> None:
+    del bench.engine._live[1]
+
+
+def counters(bench: Bench) -> None:
+    bench.engine.tally.add("accepted")
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lose_block,
+        wrong_capacity,
+        promise_too_much,
+        promise_too_little,
+        lose_slot,
+        too_long,
+        uncovered,
+        release_twice,
+        waiting_tokens,
+        waiting_line,
+        lost_key,
+        counters,
+    ],
+)
+def test_check_sees_what_is_broken(spoil: Callable[[Bench], None]) -> None:
+    bench = Bench(attached(blocks=6, slots=2))
+    bench.admit(prompt_of(3), 20)
+    bench.admit(prompt_of(3), 20)
+    for _ in range(3):
+        bench.step()
+    bench.engine.check()
+    spoil(bench)
+    with pytest.raises(InvariantError) as found:
+        bench.engine.check()
+    assert found.value.problems

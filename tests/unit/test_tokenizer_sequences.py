@@ -1,0 +1,90 @@
+"""The text state of one sequence: what is said adds up, whatever is held back."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from messages.request import Generate, TextPrompt
+from messages.sampling import SamplingParams, StopRules
+from messages.text import Ended, TextDelta, TokenLogprob
+from messages.tokens import FINISH_END_TOKEN, FINISH_LENGTH, RUNNING
+from tests.support.tokenizers import folder_vocabulary
+from tokenizer_proc.detokenizer import Detokenizer, decode
+from tokenizer_proc.sequences import Sequence, end_rules
+from tokenizer_proc.stops import StopMatcher
+from tokenizer_proc.vocabulary import Vocabulary
+
+EOS, EOT, USER = 293, 294, 295
+
+
+@pytest.fixture(scope="module")
+def vocabulary(models: Path) -> Vocabulary:
+    return folder_vocabulary(models / "chain-byte")
+
+
+def sequence(vocabulary: Vocabulary, strings: list[str], reasons: dict[int, str | int] | None = None, include: bool = False, prefix: str = "") -> Sequence:
+    return Sequence(1, "frontend0", Detokenizer(vocabulary.pieces), StopMatcher(strings, include), reasons or {}, prefix=prefix)
+
+
+def play(state: Sequence, ids: list[int], finish: int) -> tuple[list[TextDelta], Ended]:
+    """Feed tokens until the sequence ends."""
+    deltas = []
+    for number, token in enumerate(ids):
+        answer = state.take(token, finish if number == len(ids) - 1 else RUNNING, TokenLogprob(token, b"", 0.0, []))
+        if isinstance(answer, Ended):
+            return deltas, answer
+        if answer is not None:
+            deltas.append(answer)
+    raise AssertionError("the sequence did not end")
+
+
+def generate(strings: list[str], token_ids: list[int], ignore_eos: bool = False, skip_special_tokens: bool = True) -> Generate:
+    stop = StopRules(strings=strings, token_ids=token_ids, ignore_eos=ignore_eos)
+    return Generate(
+        frontend="frontend0", keys=[1], seeds=[1], prompt=TextPrompt("A"), sampling=SamplingParams(), stop=stop, skip_special_tokens=skip_special_tokens
+    )
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    ids=st.lists(st.integers(0, 311), min_size=1, max_size=30),
+    stop=st.sampled_from([[], ["a"], [" the cat"], ["\ufffd\ufffd"], ["END", " st"]]),
+    finish=st.sampled_from([FINISH_LENGTH, FINISH_END_TOKEN]),
+)
+def test_what_is_said_adds_up(vocabulary: Vocabulary, ids: list[int], stop: list[str], finish: int) -> None:
+    deltas, ended = play(sequence(vocabulary, stop), ids, finish)
+    shown = ids[:-1] if finish == FINISH_END_TOKEN else ids
+    whole = decode(vocabulary.pieces, shown, skip_special=True)
+    places = [at for text in stop if (at := whole.find(text)) >= 0]
+    assert "".join(delta.text for delta in deltas) + ended.text == whole[: min(places, default=len(whole))]
+    assert ended.finish == ("stop" if places or finish == FINISH_END_TOKEN else "length")
+    assert sum(delta.tokens for delta in deltas) + ended.tokens == ended.completion_tokens
+    logprobs = [entry.token for message in (*deltas, ended) for entry in message.logprobs]
+    assert logprobs == ids[: ended.completion_tokens]
+    assert all(delta.text for delta in deltas)
+
+
+def test_prefix_goes_out_once_and_first(vocabulary: Vocabulary) -> None:
+    ids = vocabulary.encode("ab", add_special_tokens=False)
+    deltas, ended = play(sequence(vocabulary, [], prefix="prompt "), [*ids, EOS], FINISH_END_TOKEN)
+    assert [delta.text for delta in deltas] == ["prompt a", "b"]
+    assert ended.text == ""
+    assert play(sequence(vocabulary, [], prefix="prompt "), [EOS], FINISH_END_TOKEN)[1].text == "prompt "
+
+
+@pytest.mark.parametrize(("include", "text"), [(False, ""), (True, "<|user|>")])
+def test_reason_of_an_end_token(vocabulary: Vocabulary, include: bool, text: str) -> None:
+    _, ended = play(sequence(vocabulary, ["<|user|>"], {USER: "<|user|>"}, include), [USER], FINISH_END_TOKEN)
+    assert (ended.text, ended.stop_reason, ended.finish) == (text, "<|user|>", "stop")
+
+
+def test_end_rules(vocabulary: Vocabulary) -> None:
+    ends, special = frozenset({EOS, EOT}), vocabulary.special_ids
+    assert end_rules(generate([], []), ends, special).end_ids == [EOS, EOT]
+    assert end_rules(generate([], [64, EOS]), ends, special).reasons == {64: 64}
+    assert end_rules(generate([], [64], ignore_eos=True), ends, special).end_ids == [64]
+    assert end_rules(generate(["<|user|>", "x"], []), ends, special).reasons == {USER: "<|user|>"}
+    assert end_rules(generate(["<|eot|>"], [], ignore_eos=True), ends, special).end_ids == [EOT]
+    assert end_rules(generate(["<|user|>"], [], skip_special_tokens=False), ends, special).end_ids == [EOS, EOT]

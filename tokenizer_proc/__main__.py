@@ -1,0 +1,116 @@
+"""Entry point of a tokenizer process: `python -m tokenizer_proc`, started by launch.py with its arguments in the environment."""
+
+import asyncio
+import logging
+import os
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import zmq
+
+from checkpoint.errors import CheckpointError
+from messages.cluster import DEAD, LOADING, READY, STOPPING, ClusterState
+from tokenizer_proc.args import TokenizerArgs
+from tokenizer_proc.cluster_view import SCHEDULER
+from tokenizer_proc.errors import VocabularyError
+from tokenizer_proc.prompts import PromptEncoder
+from tokenizer_proc.service import Accepted, Service
+from tokenizer_proc.templates import load_template
+from tokenizer_proc.text_pool import TextPool
+from tokenizer_proc.vocabulary import load_vocabulary
+from transport.lifetime import Lifetime, read_arguments, set_up_logging
+from transport.reports import CLUSTER_FEED, Reporter
+from transport.sockets import Inbox, Outbox, Subscription
+
+log = logging.getLogger("tokenizer_proc")
+
+TICK_SECONDS = 0.1
+STUCK_SECONDS = 2.0
+LINGER_MS = 300
+
+
+class Process:
+    """The sockets around a Service, and the tick that watches the cluster and reports numbers."""
+
+    def __init__(self, args: TokenizerArgs, encoder: PromptEncoder, loop: asyncio.AbstractEventLoop) -> None:
+        self._context: zmq.Context[Any] = zmq.Context()
+        self._inbox: Inbox[Accepted] = Inbox(self._context, args.run_dir, args.name, Accepted)
+        self._outboxes = {name: Outbox(self._context, args.run_dir, name, LINGER_MS) for name in (*args.frontends, SCHEDULER)}
+        self._feed: Subscription[ClusterState] = Subscription(self._context, args.run_dir, CLUSTER_FEED, ClusterState)
+        frontends = {name: self._outboxes[name].send for name in args.frontends}
+        self.service = Service(args.name, encoder, TextPool(loop), frontends, self._outboxes[SCHEDULER].send, self._inbox)
+        self._inbox.listen(self.service.handle)
+
+    def tick(self, reporter: Reporter) -> None:
+        state = self._feed.latest()
+        if state is not None:
+            self.service.on_cluster(state)
+        service = self.service
+        gauges = {"sequences": len(service.sequences), "preparing": service.preparing, "texts_waiting": service.pool.waiting}
+        dropped = sum(outbox.dropped for outbox in self._outboxes.values())
+        counters = {"bad_frames": self._inbox.bad_frames, "dropped": dropped, **asdict(service.counters)}
+        reporter.numbers(dict(gauges), dict(counters))
+
+    def close(self) -> None:
+        """Tell the clients of running sequences, then close the sockets (what is queued has LINGER_MS to go out)."""
+        self.service.shut_down()
+        self._inbox.close()
+        self._feed.close()
+        for outbox in self._outboxes.values():
+            outbox.close()
+        self._context.term()
+
+
+class Pulse:
+    """When the event loop last turned; heartbeats stop when that is too long ago."""
+
+    def __init__(self) -> None:
+        self.last: float | None = None
+
+    def alive(self) -> bool:
+        return self.last is None or time.monotonic() - self.last < STUCK_SECONDS
+
+
+async def serve(args: TokenizerArgs, encoder: PromptEncoder, lifetime: Lifetime, reporter: Reporter, pulse: Pulse) -> None:
+    """Run until the lifetime ends."""
+    process = Process(args, encoder, asyncio.get_running_loop())
+    reporter.facts(chat=int(encoder.template is not None), vocab=encoder.vocabulary.size)
+    reporter.phase(READY)
+    while not lifetime.stopping.is_set():
+        pulse.last = time.monotonic()
+        process.tick(reporter)
+        await asyncio.sleep(TICK_SECONDS)
+    reporter.phase(STOPPING)
+    process.close()
+
+
+def load_encoder(args: TokenizerArgs) -> PromptEncoder:
+    """Vocabulary and chat template of the model. Raises VocabularyError or CheckpointError."""
+    vocabulary = load_vocabulary(Path(args.model))
+    return PromptEncoder(vocabulary, load_template(vocabulary.template, args.chat_template, vocabulary.names))
+
+
+def main() -> int:
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # one thread a text; the pool's threads are the parallelism
+    args = read_arguments(TokenizerArgs)
+    set_up_logging(args)
+    lifetime, pulse = Lifetime(args), Pulse()
+    reporter = Reporter(args, pulse.alive)
+    reporter.phase(LOADING, "reading the vocabulary")
+    try:
+        encoder = load_encoder(args)
+    except (VocabularyError, CheckpointError) as error:
+        log.error("%s", error)
+        reporter.phase(DEAD, str(error))
+        reporter.close()
+        return 1
+    asyncio.run(serve(args, encoder, lifetime, reporter, pulse))
+    reporter.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

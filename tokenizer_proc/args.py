@@ -1,0 +1,14 @@
+"""What the supervisor tells a tokenizer process at its start."""
+
+from transport.lifetime import ProcessArgs
+
+
+class TokenizerArgs(ProcessArgs, frozen=True, kw_only=True):
+    """`model`: path of the model folder or .gguf file. `frontends`: names of the inboxes that answers may go to.
+
+    `chat_template`: a template file, or the template itself, used instead of the model's own.
+    """
+
+    model: str
+    frontends: list[str]
+    chat_template: str | None = None

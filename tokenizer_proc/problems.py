@@ -1,0 +1,68 @@
+"""Every problem a client can be told by a tokenizer process, in one place so that codes and sentences stay stable."""
+
+from messages.text import Problem
+
+
+def empty_prompt(param: str) -> Problem:
+    return Problem(status=400, code="empty_prompt", message="The prompt has no tokens; at least one is needed.", param=param)
+
+
+def too_long(param: str, context: int, tokens: int, exact: bool = True) -> Problem:
+    """`exact` False: the text was refused by its length alone, so `tokens` is a lower bound."""
+    noun = "messages" if param == "messages" else "prompt"
+    count = f"{tokens}" if exact else f"at least {tokens}"
+    message = (
+        f"This model's maximum context length is {context} tokens. However, your {noun} resulted in {count} tokens, and at least one more "
+        f"is needed for the answer. Please reduce the length of the {noun}."
+    )
+    return Problem(status=400, code="context_length_exceeded", message=message, param=param)
+
+
+def text_too_long(param: str, characters: int) -> Problem:
+    message = f"The text to tokenize is longer than {characters} characters; please send it in parts."
+    return Problem(status=400, code="text_too_long", message=message, param=param)
+
+
+def unknown_token(param: str, token: int, size: int) -> Problem:
+    return Problem(status=400, code="invalid_token_id", message=f"Token id {token} is outside the vocabulary (0 to {size - 1}).", param=param)
+
+
+def no_template() -> Problem:
+    message = (
+        "This model has no chat template, so it cannot answer chat requests. Start the server with --chat-template FILE to supply one, "
+        "or use /v1/completions."
+    )
+    return Problem(status=400, code="no_chat_template", message=message, param="messages")
+
+
+def template_refused(sentence: str) -> Problem:
+    return Problem(status=400, code="chat_template_error", message=sentence, param="messages")
+
+
+def bad_messages(sentence: str) -> Problem:
+    return Problem(status=400, code="invalid_messages", message=sentence, param="messages")
+
+
+def bad_stop(sentence: str) -> Problem:
+    return Problem(status=400, code="invalid_stop", message=sentence, param="stop")
+
+
+def not_ready() -> Problem:
+    return Problem(status=503, code="not_ready", message="The model is still loading; try again soon.", retry_after=1.0)
+
+
+def scheduler_restarted() -> Problem:
+    message = "The scheduler was restarted while this request was running; please send it again."
+    return Problem(status=503, code="scheduler_restarted", message=message, retry_after=1.0)
+
+
+def overloaded() -> Problem:
+    return Problem(status=503, code="overloaded", message="The server has too much work queued; try again soon.", retry_after=1.0)
+
+
+def shutting_down() -> Problem:
+    return Problem(status=503, code="shutting_down", message="The server is shutting down.")
+
+
+def internal(sentence: str) -> Problem:
+    return Problem(status=500, code="internal_error", message=sentence)

@@ -1,0 +1,118 @@
+"""The text state of every running sequence: what has come, what is held back, what was said to the frontend."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from messages.request import Generate, Key
+from messages.text import FINISH_LENGTH, FINISH_STOP, Ended, TextDelta, TokenLogprob
+from messages.tokens import FINISH_END_TOKEN, RUNNING
+from tokenizer_proc.detokenizer import Detokenizer
+from tokenizer_proc.stops import StopMatcher
+
+
+@dataclass(frozen=True)
+class EndRules:
+    """`end_ids` end a sequence in the scheduler. `reasons` says what the client is told for some of them: its own stop id, or the stop
+    string that is the text of a hidden special token."""
+
+    end_ids: list[int]
+    reasons: dict[int, str | int]
+
+
+def end_rules(request: Generate, model_ends: frozenset[int], special_ids: dict[str, int]) -> EndRules:
+    """The model's end tokens (unless ignored), the request's stop ids, and stop strings that name a special token whose text is hidden."""
+    ends = frozenset[int]() if request.stop.ignore_eos else model_ends
+    reasons: dict[int, str | int] = {number: number for number in request.stop.token_ids if number not in ends}
+    if request.skip_special_tokens:
+        reasons |= {special_ids[text]: text for text in request.stop.strings if text in special_ids}
+    return EndRules(sorted(ends | reasons.keys()), reasons)
+
+
+@dataclass
+class Sequence:
+    """One key. `prefix` (an echoed prompt) goes out before its first text. `tokens` counts generated tokens, end token included."""
+
+    key: Key
+    frontend: str
+    detokenizer: Detokenizer
+    stops: StopMatcher
+    reasons: dict[int, str | int]
+    prefix: str = ""
+    tokens: int = 0
+    cached: int = 0
+    unsaid: int = 0
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+
+    def take(self, token: int, finish: int, logprob: TokenLogprob | None) -> TextDelta | Ended | None:
+        """The next generated token; what the frontend is to hear now, if anything. Tokens whose text is held back are told with later text."""
+        self.tokens += 1
+        self.unsaid += 1
+        if logprob is not None:
+            self.logprobs.append(logprob)
+        text = "" if finish == FINISH_END_TOKEN else self.stops.push(self.detokenizer.push(token))
+        if finish != RUNNING or self.stops.matched is not None:
+            return self._end(token, finish, text)
+        if not text:
+            return None
+        return TextDelta(self.key, self._said(text), *self._account())
+
+    def _end(self, token: int, finish: int, text: str) -> Ended:
+        if self.stops.matched is None:
+            text += self.stops.push(self.detokenizer.flush())
+            text += self.stops.flush()
+        reason: str | int | None = self.stops.matched
+        if reason is None and finish == FINISH_END_TOKEN:
+            reason = self.reasons.get(token)
+            if self.stops.include and isinstance(reason, str):
+                text += reason
+        stopped = finish == FINISH_END_TOKEN or self.stops.matched is not None
+        tokens, logprobs = self._account()
+        return Ended(
+            key=self.key,
+            finish=FINISH_STOP if stopped else FINISH_LENGTH,
+            text=self._said(text),
+            tokens=tokens,
+            logprobs=logprobs,
+            stop_reason=reason,
+            completion_tokens=self.tokens,
+            cached_tokens=self.cached,
+        )
+
+    def _said(self, text: str) -> str:
+        text, self.prefix = self.prefix + text, ""
+        return text
+
+    def _account(self) -> tuple[int, list[TokenLogprob]]:
+        """Tokens (and their logprobs) that the message being made accounts for."""
+        counted = self.unsaid, self.logprobs
+        self.unsaid, self.logprobs = 0, []
+        return counted
+
+
+class Sequences:
+    """All running sequences by key."""
+
+    def __init__(self) -> None:
+        self._of: dict[Key, Sequence] = {}
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._of
+
+    def __iter__(self) -> Iterator[Sequence]:
+        return iter(list(self._of.values()))
+
+    def add(self, sequence: Sequence) -> None:
+        self._of[sequence.key] = sequence
+
+    def get(self, key: Key) -> Sequence | None:
+        return self._of.get(key)
+
+    def remove(self, keys: Iterable[Key]) -> list[Sequence]:
+        """Forget these keys; gives those that were running."""
+        return [sequence for key in keys if (sequence := self._of.pop(key, None)) is not None]
+
+    def of_frontends(self, names: set[str]) -> list[Key]:
+        return [sequence.key for sequence in self._of.values() if sequence.frontend in names]

@@ -1,0 +1,288 @@
+"""The tokenizer process's conduct: what each message leads to. Runs on the event loop; text work goes to the pool."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import msgspec
+
+from messages.admit import Abort, Admit
+from messages.cluster import ClusterState
+from messages.request import Cancel, Detokenize, FromFrontend, Generate, Key, Tokenize
+from messages.text import Detokenized, Ended, Problem, Started, Tokenized
+from messages.tokens import FINISH_ERROR, FromScheduler, Refused, Tokens
+from tokenizer_proc import problems
+from tokenizer_proc.cluster_view import SCHEDULER, ClusterView
+from tokenizer_proc.detokenizer import Detokenizer, decode
+from tokenizer_proc.errors import RequestError
+from tokenizer_proc.prompts import PromptEncoder, size_of
+from tokenizer_proc.sequences import Sequence, Sequences, end_rules
+from tokenizer_proc.stops import MAX_STOP_CHARACTERS, StopMatcher
+from tokenizer_proc.text_pool import TextPool
+from tokenizer_proc.token_rows import TokenRow, read_rows
+from transport.columns import ColumnError, pack_i32
+
+Accepted = FromFrontend | FromScheduler
+Send = Callable[[msgspec.Struct], bool]
+
+
+class BadMessages(Protocol):
+    """Counts a message that decoded but breaks the contract (`transport.sockets.Inbox`)."""
+
+    def reject(self, why: str) -> None: ...
+
+
+@dataclass
+class _Preparation:
+    """A Generate whose prompt is being encoded. `keys` are those nobody has cancelled."""
+
+    frontend: str
+    keys: set[Key]
+
+
+@dataclass
+class Counters:
+    """Only rise. `requests` counts prompts, `aborted` sequences whose client or stop string ended them early."""
+
+    requests: int = 0
+    refused: int = 0
+    aborted: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+@dataclass
+class Service:
+    """`frontends` and `scheduler` send to those processes; `inbox` is told of messages that break the contract."""
+
+    name: str
+    encoder: PromptEncoder
+    pool: TextPool
+    frontends: Mapping[str, Send]
+    scheduler: Send
+    inbox: BadMessages
+    cluster: ClusterView = field(default_factory=ClusterView)
+    sequences: Sequences = field(default_factory=Sequences)
+    counters: Counters = field(default_factory=Counters)
+    _preparing: dict[Key, _Preparation] = field(default_factory=dict)
+
+    @property
+    def preparing(self) -> int:
+        """Sequences whose prompt is being encoded."""
+        return len(self._preparing)
+
+    def handle(self, message: Accepted) -> None:
+        """One message from a frontend or the scheduler."""
+        match message:
+            case Tokens():
+                self._tokens(message)
+            case Generate():
+                self._generate(message)
+            case Cancel():
+                self._cancel(message.keys)
+            case Refused():
+                self._refused(message)
+            case Tokenize():
+                self._tokenize(message)
+            case Detokenize():
+                self._detokenize(message)
+
+    def on_cluster(self, state: ClusterState) -> None:
+        """End what a death has cut off."""
+        gone = self.cluster.update(state)
+        if SCHEDULER in gone:
+            self.end_all(problems.scheduler_restarted())
+        dead_frontends = gone & self.frontends.keys()
+        if dead_frontends:
+            lost = [key for key, preparation in self._preparing.items() if preparation.frontend in dead_frontends]
+            self._cancel(lost + self.sequences.of_frontends(dead_frontends))
+
+    def end_all(self, problem: Problem) -> None:
+        """Every admitted sequence ends with `problem`. The scheduler is told too: one that has just started may have been sent them."""
+        ended = self.sequences.remove([sequence.key for sequence in self.sequences])
+        for sequence in ended:
+            self._say_problem(sequence.frontend, [sequence.key], problem)
+        if ended:
+            self.scheduler(Abort([sequence.key for sequence in ended]))
+
+    def shut_down(self) -> None:
+        """Every request ends, those whose prompt is still being encoded too."""
+        problem = problems.shutting_down()
+        self.end_all(problem)
+        for key, preparation in self._preparing.items():
+            preparation.keys.discard(key)
+            self._say_problem(preparation.frontend, [key], problem)
+        self._preparing.clear()
+
+    # Requests
+
+    def _generate(self, request: Generate) -> None:
+        keys = request.keys
+        if not self._knows(request.frontend):
+            return
+        if not keys or len(keys) != len(request.seeds) or len(set(keys)) != len(keys):
+            self.inbox.reject(f"generate with {len(keys)} keys, {len(request.seeds)} seeds")
+            return
+        if any(key in self._preparing or key in self.sequences for key in keys):
+            self.inbox.reject("generate with a key in use")
+            return
+        self.counters.requests += 1
+        context = self.cluster.context
+        refusal = problems.not_ready() if context is None else self._bad_stop(request)
+        if refusal is not None:
+            self._refuse(request.frontend, keys, refusal)
+            return
+        preparation = _Preparation(request.frontend, set(keys))
+        self._preparing |= dict.fromkeys(keys, preparation)
+        self.pool.run(
+            size_of(request.prompt),
+            lambda: self._encode(request, context),
+            lambda encoded: self._admit(request, preparation, *encoded),
+            lambda problem: self._refuse(request.frontend, self._finish_preparation(request, preparation), problem),
+        )
+
+    def _bad_stop(self, request: Generate) -> Problem | None:
+        size = self.encoder.vocabulary.size
+        if any(not text or len(text) > MAX_STOP_CHARACTERS for text in request.stop.strings):
+            return problems.bad_stop(f"A stop string must have 1 to {MAX_STOP_CHARACTERS} characters.")
+        beyond = next((number for number in request.stop.token_ids if number >= size), None)
+        return None if beyond is None else problems.unknown_token("stop_token_ids", beyond, size)
+
+    def _encode(self, request: Generate, context: int | None) -> tuple[list[int], bytes, str]:
+        ids = self.encoder.encode(request.prompt, context)
+        echo = self.encoder.echo(request.prompt, ids, request.skip_special_tokens) if request.echo else ""
+        return ids, pack_i32(ids), echo
+
+    def _finish_preparation(self, request: Generate, preparation: _Preparation) -> list[Key]:
+        """The keys still wanted, in order."""
+        wanted = [key for key in request.keys if key in preparation.keys]
+        for key in wanted:
+            del self._preparing[key]
+        return wanted
+
+    def _admit(self, request: Generate, preparation: _Preparation, ids: list[int], column: bytes, echo: str) -> None:
+        keys = self._finish_preparation(request, preparation)
+        if not keys:
+            return
+        seed_of = dict(zip(request.keys, request.seeds, strict=True))
+        vocabulary = self.encoder.vocabulary
+        rules = end_rules(request, vocabulary.end_ids, vocabulary.special_ids)
+        admit = Admit(
+            tokenizer=self.name,
+            keys=keys,
+            seeds=[seed_of[key] for key in keys],
+            prompt=column,
+            sampling=request.sampling,
+            end_ids=rules.end_ids,
+            max_tokens=request.stop.max_tokens,
+            priority=request.priority,
+        )
+        if self.cluster.context is None or not self.scheduler(admit):
+            self._refuse(request.frontend, keys, problems.not_ready() if self.cluster.context is None else problems.overloaded())
+            return
+        self.counters.prompt_tokens += len(ids)
+        for key in keys:
+            detokenizer = Detokenizer(vocabulary.pieces, ids, request.skip_special_tokens)
+            stops = StopMatcher(request.stop.strings, request.stop.include_stop_string)
+            self.sequences.add(Sequence(key, request.frontend, detokenizer, stops, rules.reasons, prefix=echo))
+        self.frontends[request.frontend](Started(request.keys[0], len(ids)))
+
+    def _cancel(self, keys: Iterable[Key]) -> None:
+        running = []
+        for key in keys:
+            preparation = self._preparing.pop(key, None)
+            if preparation is not None:
+                preparation.keys.discard(key)
+            running += self.sequences.remove([key])
+        if running:
+            self.counters.aborted += len(running)
+            self.scheduler(Abort([sequence.key for sequence in running]))
+
+    # Answers
+
+    def _tokens(self, message: Tokens) -> None:
+        try:
+            rows = read_rows(message, self.encoder.vocabulary.pieces)
+        except ColumnError as error:
+            self.inbox.reject(f"tokens: {error}")
+            return
+        stopped = [row.key for row in rows if self._token(row, message)]
+        if stopped:
+            self.counters.aborted += len(stopped)
+            self.scheduler(Abort(stopped, finished=True))
+
+    def _token(self, row: TokenRow, message: Tokens) -> bool:
+        """Act on one row; True when the sequence is over but the scheduler does not know it."""
+        sequence = self.sequences.get(row.key)
+        if sequence is None:
+            return False
+        if row.finish == FINISH_ERROR:
+            problem = message.problems.get(row.key) or problems.internal("The sequence failed.")
+            self.sequences.remove([row.key])
+            self._say_problem(sequence.frontend, [row.key], problem, sequence)
+            return False
+        if row.position != sequence.tokens:
+            return self._out_of_order(sequence, row)
+        sequence.cached = message.cached.get(row.key, sequence.cached)
+        self.counters.completion_tokens += 1
+        answer = sequence.take(row.token, row.finish, row.logprob)
+        if answer is not None:
+            self.frontends[sequence.frontend](answer)
+        if isinstance(answer, Ended):
+            self.sequences.remove([row.key])
+            return not row.finish
+        return False
+
+    def _out_of_order(self, sequence: Sequence, row: TokenRow) -> bool:
+        """A token seen before is ignored; a token lost on the way ends the sequence, for its text would be wrong."""
+        self.inbox.reject(f"token {row.position} of a sequence that has {sequence.tokens}")
+        if row.position < sequence.tokens:
+            return False
+        self.sequences.remove([sequence.key])
+        self._say_problem(sequence.frontend, [sequence.key], problems.internal("A part of the answer was lost inside the server."), sequence)
+        return True
+
+    def _refused(self, message: Refused) -> None:
+        for sequence in self.sequences.remove([message.key]):
+            self._refuse(sequence.frontend, [sequence.key], message.problem)
+
+    def _refuse(self, frontend: str, keys: list[Key], problem: Problem) -> None:
+        if keys:
+            self.counters.refused += 1
+            self._say_problem(frontend, keys, problem)
+
+    def _say_problem(self, frontend: str, keys: list[Key], problem: Problem, sequence: Sequence | None = None) -> None:
+        for key in keys:
+            self.frontends[frontend](Ended(key=key, problem=problem, completion_tokens=sequence.tokens if sequence else 0))
+
+    # Text services
+
+    def _tokenize(self, request: Tokenize) -> None:
+        def work() -> Tokenized:
+            ids = self.encoder.encode(request.prompt)
+            of = self.encoder.vocabulary.pieces.of
+            return Tokenized(request.key, ids, [of[number].decode("utf-8", "replace") for number in ids] if request.with_text else [])
+
+        self._answer(request.frontend, request.key, size_of(request.prompt), work)
+
+    def _detokenize(self, request: Detokenize) -> None:
+        def work() -> Detokenized:
+            vocabulary = self.encoder.vocabulary
+            if request.ids and max(request.ids) >= vocabulary.size:
+                raise RequestError(problems.unknown_token("tokens", max(request.ids), vocabulary.size))
+            return Detokenized(request.key, decode(vocabulary.pieces, request.ids, request.skip_special_tokens))
+
+        self._answer(request.frontend, request.key, len(request.ids), work)
+
+    def _answer(self, frontend: str, key: Key, size: int, work: Callable[[], msgspec.Struct]) -> None:
+        if self._knows(frontend):
+            self.pool.run(size, work, lambda answer: self._sent(frontend, answer), lambda problem: self._refuse(frontend, [key], problem))
+
+    def _sent(self, frontend: str, answer: msgspec.Struct) -> None:
+        self.frontends[frontend](answer)
+
+    def _knows(self, frontend: str) -> bool:
+        if frontend in self.frontends:
+            return True
+        self.inbox.reject(f"a request from {frontend[:80]!r}, which is no frontend of this cluster")
+        return False

@@ -1,0 +1,58 @@
+"""`python -m worker`, started by launch.py."""
+
+import logging
+import os
+import sys
+
+from checkpoint.errors import CheckpointError
+from messages.cluster import DEAD, LOADING
+from transport.lifetime import Lifetime, read_arguments, set_up_logging
+from transport.reports import Reporter
+from worker.args import WorkerArgs
+from worker.pulse import Pulse
+
+log = logging.getLogger(__name__)
+
+
+def main() -> int:
+    """Load, serve, end. 0 after SIGTERM or Shutdown, 1 when the model cannot be loaded."""
+    args = read_arguments(WorkerArgs)
+    set_up_logging(args)
+    lifetime = Lifetime(args)
+    threads = args.threads or len(os.sched_getaffinity(0))
+    os.environ["OMP_NUM_THREADS"] = str(threads)  # before torch starts its thread pool
+    return _run(args, lifetime, threads)
+
+
+def _run(args: WorkerArgs, lifetime: Lifetime, threads: int) -> int:
+    pulse = Pulse()
+    reporter = Reporter(args, pulse.alive)
+    reporter.phase(LOADING, "importing torch")
+    try:
+        return _serve(args, lifetime, threads, reporter, pulse)
+    finally:
+        reporter.close()
+
+
+def _serve(args: WorkerArgs, lifetime: Lifetime, threads: int, reporter: Reporter, pulse: Pulse) -> int:
+    import torch
+
+    from worker.load import LoadStopped, load_engine
+    from worker.memory import PoolError
+    from worker.service import Service
+
+    torch.set_num_threads(threads)
+    try:
+        engine = load_engine(args, reporter, lifetime.stopping.is_set)
+    except LoadStopped:
+        return 0
+    except (CheckpointError, PoolError, ValueError, OSError) as error:
+        log.error("%s", error)
+        reporter.phase(DEAD, str(error))
+        return 1
+    Service(args, engine, reporter, lifetime, pulse).run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,22 @@
+"""Arguments of a worker process."""
+
+from transport.lifetime import ProcessArgs
+
+
+class WorkerArgs(ProcessArgs, frozen=True, kw_only=True):
+    """`model`: folder or .gguf file. `threads` 0: all cores this process may use. `kv_tokens` 0: from the memory that is free.
+
+    `dtype`: `auto`, `float32` or `bfloat16`. On CPU `auto` is float32 whatever the checkpoint holds: it is exact for float16 and bfloat16
+    weights and the fast path of most CPUs; `bfloat16` halves the memory. `max_context` bounds the tokens of one row below the model's limit.
+    """
+
+    model: str
+    device: str = "cpu"
+    dtype: str = "auto"
+    threads: int = 0
+    kv_tokens: int = 0
+    block_size: int = 16
+    max_slots: int = 64
+    max_step_tokens: int = 512
+    max_context: int | None = None
+    dummy_weights: bool = False

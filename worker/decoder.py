@@ -1,0 +1,111 @@
+"""The decoder: one forward pass for every family, parameterised by ModelConfig.
+
+Shapes: T tokens of the step, C hidden size, H query heads, K key/value heads, D head size, V vocabulary.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from checkpoint.config import ModelConfig
+from kernels.backend import Kernels
+from kernels.reference.attention import AttentionBatch
+from kernels.reference.linear import FAST_ROWS, Linear
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layer:
+    """Weights of one layer: q, k and v as one product, gate and up as one; `q_norm` and `k_norm` [D] where the family has them."""
+
+    input_norm: Tensor
+    qkv: Linear
+    q_norm: Tensor | None
+    k_norm: Tensor | None
+    output: Linear
+    mlp_norm: Tensor
+    gate_up: Linear
+    down: Linear
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weights:
+    """All weights of a model; `embedding` is [V, C]."""
+
+    embedding: Tensor
+    layers: list[Layer]
+    norm: Tensor
+    head: Linear
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepInput:
+    """What one forward pass computes: int64 `tokens` and `positions` [T], which token rows get logits, and where keys go and are read.
+
+    `windowed` is the attention plan of sliding-window layers (the same object as `full` in models without a window).
+    """
+
+    tokens: Tensor
+    positions: Tensor
+    wanted: Tensor
+    full: AttentionBatch
+    windowed: AttentionBatch
+
+
+class Decoder:
+    """Weights plus rotary tables for positions below `length`, over a KV cache of k and v [layers, blocks + 1, K, P, D]."""
+
+    def __init__(self, config: ModelConfig, weights: Weights, kernels: Kernels, rope: tuple[Tensor, Tensor]) -> None:
+        self.config = config
+        self._weights = weights
+        self._kernels = kernels
+        self._cos, self._sin = rope
+        self._scale = config.head_dim**-0.5
+        self._q_size, self._kv_size = config.heads * config.head_dim, config.kv_heads * config.head_dim
+        self._windowed = config.window_layers or [False] * config.layers
+
+    def forward(self, step: StepInput, k_cache: Tensor, v_cache: Tensor) -> Tensor:
+        """Logits [wanted, V] in float32 of the wanted rows; writes the keys and values of all tokens into the cache."""
+        weights, eps = self._weights, self.config.norm_eps
+        count = step.tokens.shape[0]
+        rows = max(count, FAST_ROWS)
+        x = self._kernels.embed(weights.embedding, step.tokens, rows)
+        cos, sin = self._cos.index_select(0, step.positions), self._sin.index_select(0, step.positions)
+        mixed = x.new_zeros(rows, self._q_size)
+        normed = self._kernels.rms_norm(x, weights.layers[0].input_norm, eps)
+        for number, layer in enumerate(weights.layers):
+            batch = step.windowed if self._windowed[number] else step.full
+            self._attention(layer, normed, cos, sin, (k_cache[number], v_cache[number]), batch, mixed[:count])
+            normed = self._kernels.add_rms_norm(x, layer.output(mixed), layer.mlp_norm, eps)
+            down = layer.down(self._kernels.silu_mul(layer.gate_up(normed)))
+            following = weights.layers[number + 1].input_norm if number + 1 < len(weights.layers) else weights.norm
+            normed = self._kernels.add_rms_norm(x, down, following, eps)
+        return self._logits(normed, step.wanted)
+
+    def _attention(
+        self, layer: Layer, normed: Tensor, cos: Tensor, sin: Tensor, cache: tuple[Tensor, Tensor], batch: AttentionBatch, mixed: Tensor
+    ) -> None:
+        config = self.config
+        count, size = mixed.shape[0], config.head_dim
+        qkv = layer.qkv(normed)[:count]
+        qk, v = qkv.split((self._q_size + self._kv_size, self._kv_size), -1)
+        heads = qk.view(count, -1, size)
+        if layer.q_norm is not None and layer.k_norm is not None:
+            q, k = heads.split((config.heads, config.kv_heads), 1)
+            q = self._kernels.rms_norm(q, layer.q_norm, config.norm_eps)
+            k = self._kernels.rms_norm(k, layer.k_norm, config.norm_eps)
+            heads = torch.cat((q, k), 1)
+        q, k = self._kernels.rotate(heads, cos, sin).split((config.heads, config.kv_heads), 1)
+        self._kernels.write_kv(*cache, k, v, batch)
+        self._kernels.attend(q, *cache, batch, self._scale, mixed.view(count, config.heads, size))
+
+    def _logits(self, normed: Tensor, wanted: Tensor) -> Tensor:
+        count = wanted.shape[0]
+        if count == 0:
+            return normed.new_empty(0, self.config.vocab, dtype=torch.float32)
+        if normed.shape[0] == FAST_ROWS and count < FAST_ROWS:  # padded already: the rows not wanted cost nothing
+            return self._weights.head(normed).index_select(0, wanted).float()
+        rows = normed.index_select(0, wanted)
+        if count < FAST_ROWS:
+            rows = torch.cat((rows, rows.new_zeros(FAST_ROWS - count, rows.shape[1])))
+        return self._weights.head(rows)[:count].float()

@@ -1,0 +1,162 @@
+"""Reads step plans: checks every column against the slots and the pool, and applies the changes. A plan that breaks the contract raises."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from messages.plan import Admissions, Appends, Copies, Prefills, StepPlan
+from transport.columns import F32, I32, I64, ColumnError, view_f32, view_i32, view_i64, view_u8
+from worker.slots import FLOATS, NO_BLOCK, NO_TOKEN, PenaltyState, Slots
+
+
+class PlanError(Exception):
+    """The plan cannot be run: a bad column, an id out of range, or rows in a state that does not fit."""
+
+
+NOTHING: I32 = np.zeros(0, np.int32)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """The rows of one step, prefills first: slot, start position and token count per row, `sample` flags of the prefills, prefill tokens."""
+
+    slot: I32
+    start: I64
+    count: I64
+    sample: NDArray[np.bool_]
+    tokens: I32
+    decodes: int
+
+
+def _require(condition: bool | np.bool_, message: str) -> None:
+    if not condition:
+        raise PlanError(message)
+
+
+def _in_range(values: NDArray[np.integer], limit: int, what: str) -> None:
+    _require(len(values) == 0 or (values.min() >= 0 and values.max() < limit), f"{what} outside 0..{limit - 1}")
+
+
+def _unique(values: I32, what: str) -> None:
+    _require(len(np.unique(values)) == len(values), f"{what} named twice")
+
+
+class PlanReader:
+    """Applies plans of one session to `slots`, over a pool of `blocks` blocks of `block_size` tokens."""
+
+    def __init__(self, slots: Slots, blocks: int, block_size: int, max_step_tokens: int) -> None:
+        self._slots = slots
+        self._blocks, self._block_size, self._max_step_tokens = blocks, block_size, max_step_tokens
+        self._decode = NOTHING
+        self._step = 0
+
+    def reset(self) -> None:
+        """Begin a session: no slot is admitted, the next step is 1."""
+        self._slots.clear()
+        self._decode = NOTHING
+        self._step = 0
+
+    def apply(self, plan: StepPlan) -> tuple[Rows, tuple[I32, I32]]:
+        """Release, admit and append; gives the rows to run and the copies to make (source, target). Raises PlanError."""
+        try:
+            return self._apply(plan)
+        except ColumnError as error:
+            raise PlanError(str(error)) from error
+
+    def _apply(self, plan: StepPlan) -> tuple[Rows, tuple[I32, I32]]:
+        _require(plan.step == self._step + 1, f"step {plan.step} after step {self._step}")
+        self._step = plan.step
+        release = view_i32(plan.release)
+        _in_range(release, self._slots.count, "released slot")
+        self._slots.release(release)
+        if plan.admit is not None:
+            self._admit(plan.admit)
+        if plan.append is not None:
+            self._append(plan.append)
+        copies = (NOTHING, NOTHING) if plan.copies is None else self._copies(plan.copies)
+        self._decode = self._decode if plan.decode is None else view_i32(plan.decode)
+        rows = self._rows(plan.prefill, self._decode)
+        return rows, copies
+
+    def _admit(self, admit: Admissions) -> None:
+        slots = self._slots
+        slot = view_i32(admit.slot)
+        count = len(slot)
+        _in_range(slot, slots.count, "admitted slot")
+        _unique(slot, "admitted slot")
+        _require(not slots.admitted[slot].any(), "admitted a slot that is in use")
+        prompt_length, seed, top_k = view_i32(admit.prompt_len, count), view_i64(admit.seed, count), view_i32(admit.top_k, count)
+        logprobs = view_i32(admit.logprobs, count)
+        floats: dict[str, F32] = {name: view_f32(getattr(admit, name), count) for name in FLOATS}
+        _require((prompt_length >= 1).all() and (seed >= 0).all() and (top_k >= 0).all(), "negative prompt length, seed or top_k")
+        _require((logprobs >= -1).all() and (logprobs <= slots.vocab).all(), "logprobs out of range")
+        _require(all(np.isfinite(column).all() for column in floats.values()), "a sampling value is not finite")
+        _require((floats["temperature"] >= 0).all() and (floats["repetition_penalty"] > 0).all(), "temperature or repetition penalty too small")
+        slots.admit(slot)
+        slots.prompt_length[slot], slots.seed[slot], slots.top_k[slot], slots.logprobs[slot] = prompt_length, seed, top_k, logprobs
+        for name, column in floats.items():
+            slots.floats[name][slot] = column
+        penal = (floats["presence_penalty"] != 0) | (floats["frequency_penalty"] != 0) | (floats["repetition_penalty"] != 1)
+        for number in slot[penal].tolist():
+            slots.penalties[number] = PenaltyState(slots.vocab)
+        self._seen(admit)
+
+    def _seen(self, admit: Admissions) -> None:
+        slot = view_i32(admit.seen_slot)
+        count, tokens = view_i32(admit.seen_count, len(slot)), view_i32(admit.seen_tokens)
+        _in_range(slot, self._slots.count, "slot of seen tokens")
+        _require(self._slots.admitted[slot].all() and (count >= 0).all() and count.sum() == len(tokens), "seen tokens do not fit their rows")
+        _in_range(tokens, self._slots.vocab, "seen token")
+        for number, part in zip(slot.tolist(), np.split(tokens, np.cumsum(count)[:-1]), strict=False):
+            self._slots.note(number, part, 0)
+
+    def _append(self, append: Appends) -> None:
+        slot = view_i32(append.slot)
+        index, block = view_i32(append.index, len(slot)), view_i32(append.block, len(slot))
+        _in_range(slot, self._slots.count, "slot of an append")
+        _in_range(index, self._slots.table.shape[1], "block table index")
+        _in_range(block, self._blocks, "block")
+        _require(self._slots.admitted[slot].all(), "append to a slot that is not admitted")
+        self._slots.table[slot, index] = block
+
+    def _copies(self, copies: Copies) -> tuple[I32, I32]:
+        source = view_i32(copies.source)
+        target = view_i32(copies.target, len(source))
+        _in_range(source, self._blocks, "source block")
+        _in_range(target, self._blocks, "target block")
+        _unique(target, "target block")
+        return source, target
+
+    def _rows(self, prefill: Prefills | None, decode: I32) -> Rows:
+        slots = self._slots
+        slot, start, count, tokens = NOTHING, NOTHING, NOTHING, NOTHING
+        sample = np.zeros(0, bool)
+        if prefill is not None:
+            slot, tokens = view_i32(prefill.slot), view_i32(prefill.tokens)
+            start, count = view_i32(prefill.start, len(slot)), view_i32(prefill.count, len(slot))
+            sample = view_u8(prefill.sample, len(slot)) != 0
+        every = np.concatenate((slot, decode))
+        _in_range(every, slots.count, "slot")
+        _unique(every, "slot")
+        _require(slots.admitted[every].all(), "a row's slot is not admitted")
+        _require((count >= 1).all() and count.sum() == len(tokens), "prefill tokens do not fit their rows")
+        _in_range(tokens, slots.vocab, "prefill token")
+        length = slots.length[slot]
+        _require((start >= 0).all(), "negative start")
+        _require(((length == 0) | (start == length)).all(), "a prefill does not start where its row ends")
+        _require((slots.last[slot] == NO_TOKEN).all(), "prefill of a row that is decoding")
+        _require((slots.last[decode] != NO_TOKEN).all(), "decode of a row that has no token yet")
+        _require(len(tokens) + len(decode) <= self._max_step_tokens, f"more than {self._max_step_tokens} tokens in one step")
+        starts = np.concatenate((start.astype(np.int64), slots.length[decode]))
+        counts = np.concatenate((count.astype(np.int64), np.ones(len(decode), np.int64)))
+        self._covered(every, starts + counts)
+        return Rows(slot=every, start=starts, count=counts, sample=sample, tokens=tokens, decodes=len(decode))
+
+    def _covered(self, slot: I32, end: I64) -> None:
+        """The block table names a block for every position below `end`."""
+        needed = -(-end // self._block_size)
+        _require((needed <= self._slots.table.shape[1]).all(), "a row is longer than the block table")
+        columns = int(needed.max(initial=0))
+        missing = (self._slots.table[slot, :columns] == NO_BLOCK) & (np.arange(columns)[None] < needed[:, None])
+        _require(not missing.any(), "a row's block table does not cover its length")

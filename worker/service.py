@@ -1,0 +1,133 @@
+"""The worker's main loop: attach, plans in order, results."""
+
+import logging
+import time
+
+import zmq
+
+from messages.cluster import READY, STOPPING
+from messages.plan import Attach, Shutdown, StepPlan, ToWorker
+from messages.result import Attached, FromWorker, StepFailed, WorkerReady
+from transport.lifetime import Lifetime
+from transport.reports import Reporter
+from transport.sockets import Inbox, Outbox
+from worker.args import WorkerArgs
+from worker.plan import PlanError
+from worker.pulse import Pulse
+from worker.step import Engine
+
+log = logging.getLogger(__name__)
+
+SCHEDULER = "scheduler"
+READY_SECONDS = 1.0
+WAIT_SECONDS = 0.1
+"""The longest the loop sleeps: how late it may notice SIGTERM."""
+NO_SESSION = -1
+
+
+class Service:
+    """Plays plans of the scheduler's current session on `engine`. Use `run`."""
+
+    def __init__(self, args: WorkerArgs, engine: Engine, reporter: Reporter, lifetime: Lifetime, pulse: Pulse) -> None:
+        self._args = args
+        self._engine = engine
+        self._reporter = reporter
+        self._lifetime = lifetime
+        self._pulse = pulse
+        self._session = NO_SESSION
+        self._ignored = 0
+        self._failed_plans = 0
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._inbox: Inbox[ToWorker] = Inbox(self._context, args.run_dir, args.name, ToWorker)
+        self._outbox = Outbox(self._context, args.run_dir, SCHEDULER, linger_ms=500)
+
+    def run(self) -> None:
+        """Serve until SIGTERM or Shutdown."""
+        self._reporter.phase(READY, "waiting for the scheduler")
+        last_ready = 0.0
+        try:
+            while not self._lifetime.stopping.is_set():
+                self._pulse.beat()
+                if self._session == NO_SESSION and time.monotonic() - last_ready >= READY_SECONDS:
+                    last_ready = time.monotonic()
+                    self._send(WorkerReady(worker=self._args.name))
+                if self._inbox.wait(WAIT_SECONDS):
+                    self._handle_all()
+        finally:
+            self._reporter.phase(STOPPING)
+            self._inbox.close()
+            self._outbox.close()
+            self._context.term()
+
+    def _handle_all(self) -> None:
+        received = time.perf_counter()
+        for message in self._inbox.drain():
+            if self._lifetime.stopping.is_set():
+                return
+            self._pulse.beat()
+            self._handle(message, received)
+        self._report()
+
+    def _handle(self, message: ToWorker, received: float) -> None:
+        if isinstance(message, Attach):
+            self._attach(message.session)
+        elif isinstance(message, Shutdown):
+            self._lifetime.stopping.set()
+        elif message.session != self._session:
+            self._ignored += 1
+        else:
+            self._step(message, received)
+
+    def _attach(self, session: int) -> None:
+        if session < 0:
+            self._inbox.reject(f"session {session}")
+            return
+        engine, cache = self._engine, self._engine.cache
+        engine.reset()
+        self._session = session
+        log.info("attached to session %d", session)
+        self._reporter.phase(READY, "attached")
+        self._send(
+            Attached(
+                session=session,
+                worker=self._args.name,
+                blocks=cache.blocks,
+                block_size=cache.block_size,
+                max_slots=engine.slots.count,
+                max_blocks_per_slot=engine.slots.table.shape[1],
+                max_step_tokens=self._args.max_step_tokens,
+                context=engine.config.context,
+                vocab=engine.slots.vocab,
+            )
+        )
+
+    def _step(self, plan: StepPlan, received: float) -> None:
+        queued = time.perf_counter() - received
+        try:
+            result = self._engine.run(plan, queued)
+        except PlanError as error:
+            log.error("step %d of session %d cannot be run, the session is dropped: %s", plan.step, plan.session, error)
+            self._failed_plans += 1
+            self._session = NO_SESSION
+            self._reporter.phase(READY, "waiting for the scheduler")
+            self._send(StepFailed(session=plan.session, step=plan.step, message=str(error)))
+            return
+        self._send(result)
+
+    def _send(self, message: FromWorker) -> None:
+        self._outbox.send(message)
+
+    def _report(self) -> None:
+        totals = self._engine.totals
+        self._reporter.numbers(
+            {"slots_admitted": float(self._engine.slots.admitted.sum())},
+            {
+                "steps": float(totals.steps),
+                "prefill_tokens": float(totals.prefill_tokens),
+                "decode_tokens": float(totals.decode_tokens),
+                "step_seconds": totals.seconds,
+                "failed_plans": float(self._failed_plans),
+                "ignored_plans": float(self._ignored),
+                "bad_frames": float(self._inbox.bad_frames),
+            },
+        )

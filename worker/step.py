@@ -1,0 +1,190 @@
+"""Runs step plans: one batch through the decoder, then sampling, then the result message."""
+
+import time
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from checkpoint.config import ModelConfig
+from kernels.backend import Kernels
+from kernels.reference.sampling import Penalties, Sampled, SamplingBatch
+from messages.plan import StepPlan
+from messages.result import NON_FINITE, OK, StepResult
+from messages.tokens import LogprobColumns
+from transport.columns import I32, pack_f32, pack_i32, pack_u8
+from worker.decoder import Decoder, StepInput
+from worker.memory import Cache
+from worker.plan import PlanReader, Rows
+from worker.slots import Slots
+
+GREEDY_BELOW = 1e-5
+"""Temperatures below this are greedy: the division would overflow."""
+AFTER_FAILURE = 0
+"""Fed to a row whose logits were not finite, should a plan already on its way ask for more of it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Totals:
+    """Since the start of the process."""
+
+    steps: int = 0
+    prefill_tokens: int = 0
+    decode_tokens: int = 0
+    seconds: float = 0.0
+
+
+class Engine:
+    """Everything that lives on the device, and the slots. `reset` for a new session, then `run` its plans in order."""
+
+    def __init__(self, decoder: Decoder, cache: Cache, kernels: Kernels, max_slots: int, max_blocks: int, max_step_tokens: int) -> None:
+        self.slots = Slots(max_slots, max_blocks, decoder.config.vocab)
+        self.cache = cache
+        self.totals = Totals()
+        self._decoder = decoder
+        self._kernels = kernels
+        self._reader = PlanReader(self.slots, cache.blocks, cache.block_size, max_step_tokens)
+
+    @property
+    def config(self) -> ModelConfig:
+        return self._decoder.config
+
+    def reset(self) -> None:
+        """Forget every slot and expect step 1."""
+        self._reader.reset()
+
+    @torch.inference_mode()
+    def run(self, plan: StepPlan, queued: float = 0.0) -> StepResult:
+        """Apply and compute one plan that waited `queued` seconds. Raises worker.plan.PlanError; the session is unusable after that."""
+        began = time.perf_counter()
+        rows, copies = self._reader.apply(plan)
+        self._copy(*copies)
+        prefills = len(rows.slot) - rows.decodes
+        sampled = np.concatenate((np.flatnonzero(rows.sample), np.arange(prefills, len(rows.slot))))
+        logits = self._forward(rows, sampled) if len(rows.slot) else None
+        self._advance(rows, prefills)
+        result = StepResult(session=plan.session, step=plan.step, slot=b"", token=b"", status=b"")
+        if logits is not None and len(sampled):
+            result = self._sample(result, rows.slot[sampled], logits)
+        seconds = time.perf_counter() - began
+        self.totals = Totals(
+            steps=self.totals.steps + 1,
+            prefill_tokens=self.totals.prefill_tokens + len(rows.tokens),
+            decode_tokens=self.totals.decode_tokens + rows.decodes,
+            seconds=self.totals.seconds + seconds,
+        )
+        return msgspec.structs.replace(result, seconds=seconds, queued=queued)
+
+    def _copy(self, source: I32, target: I32) -> None:
+        if len(source):
+            pair = torch.from_numpy(source.astype(np.int64)), torch.from_numpy(target.astype(np.int64))
+            self._kernels.copy_blocks(self.cache.k, *pair)
+            self._kernels.copy_blocks(self.cache.v, *pair)
+
+    def _forward(self, rows: Rows, sampled: NDArray[np.int64]) -> Tensor:
+        """Logits [len(sampled), V] of the last token of the sampled rows."""
+        slots, config = self.slots, self._decoder.config
+        decode = rows.slot[len(rows.slot) - rows.decodes :]
+        tokens = np.concatenate((rows.tokens, np.where(slots.failed[decode], AFTER_FAILURE, slots.last[decode])))
+        ends = np.cumsum(rows.count)
+        positions = np.arange(len(tokens)) + np.repeat(rows.start - (ends - rows.count), rows.count)
+        columns = -(-int((rows.start + rows.count).max()) // self.cache.block_size)
+        table = torch.from_numpy(slots.table[rows.slot, :columns])
+        geometry = (rows.start.tolist(), rows.count.tolist(), rows.decodes, config.kv_heads, self.cache.block_size)
+        full = self._kernels.plan_attention(table, *geometry)
+        windowed = full if config.window is None else self._kernels.plan_attention(table, *geometry, window=config.window)
+        step = StepInput(
+            tokens=torch.from_numpy(tokens.astype(np.int64)),
+            positions=torch.from_numpy(positions),
+            wanted=torch.from_numpy(ends[sampled] - 1),
+            full=full,
+            windowed=windowed,
+        )
+        return self._decoder.forward(step, self.cache.k, self.cache.v)
+
+    def _advance(self, rows: Rows, prefills: int) -> None:
+        """Lengths, and what the rows with penalties have now seen (a decoded token was noted when it was sampled)."""
+        self.slots.length[rows.slot] = rows.start + rows.count
+        if not self.slots.penalties:
+            return
+        parts = np.split(rows.tokens, np.cumsum(rows.count[:prefills])[:-1])
+        for slot, start, part in zip(rows.slot[:prefills].tolist(), rows.start.tolist(), parts, strict=False):
+            self.slots.note(slot, part, start)
+
+    def _sample(self, result: StepResult, slot: I32, logits: Tensor) -> StepResult:
+        slots = self.slots
+        batch = self._sampling_batch(slot)
+        out = self._kernels.sample(logits, batch)
+        good = out.finite.numpy() & ~slots.failed[slot]
+        token = np.where(good, out.token.numpy(), -1).astype(np.int32)
+        slots.failed[slot[~good]] = True
+        slots.last[slot] = np.where(good, token, AFTER_FAILURE)
+        if slots.penalties:
+            for number, value, is_good in zip(slot.tolist(), token, good, strict=True):
+                if is_good:
+                    slots.note(number, np.array([value], np.int32), int(slots.length[number]))
+        return msgspec.structs.replace(
+            result,
+            slot=pack_i32(slot),
+            token=pack_i32(token),
+            status=pack_u8(np.where(good, OK, NON_FINITE)),
+            logprobs=_logprob_columns(batch, out, good),
+        )
+
+    def _sampling_batch(self, slot: I32) -> SamplingBatch:
+        slots = self.slots
+        values = {name: column[slot] for name, column in slots.floats.items()}
+        random = values["temperature"] >= GREEDY_BELOW
+        filtered = random & ((slots.top_k[slot] > 0) | (values["top_p"] < 1) | (values["min_p"] > 0))
+        logprobs = slots.logprobs[slot]
+        asked = np.flatnonzero(logprobs >= 0)
+        return SamplingBatch(
+            temperature=torch.from_numpy(values["temperature"]),
+            top_p=torch.from_numpy(values["top_p"]),
+            top_k=torch.from_numpy(slots.top_k[slot]),
+            min_p=torch.from_numpy(values["min_p"]),
+            seed=torch.from_numpy(slots.seed[slot]),
+            position=torch.from_numpy(slots.length[slot]),
+            random=np.flatnonzero(random).tolist(),
+            filtered=np.flatnonzero(filtered).tolist(),
+            penalties=self._penalties(slot) if slots.penalties else None,
+            logprob_rows=asked.tolist(),
+            logprob_counts=logprobs[asked].tolist(),
+        )
+
+    def _penalties(self, slot: I32) -> Penalties | None:
+        slots = self.slots
+        row = [index for index, number in enumerate(slot.tolist()) if number in slots.penalties]
+        if not row:
+            return None
+        owner = slot[row]
+        states = [slots.penalties[number] for number in owner.tolist()]
+        return Penalties(
+            row=torch.tensor(row),
+            counts=torch.stack([state.counts for state in states]),
+            seen=torch.stack([state.seen for state in states]),
+            repetition=torch.from_numpy(slots.floats["repetition_penalty"][owner]),
+            presence=torch.from_numpy(slots.floats["presence_penalty"][owner]),
+            frequency=torch.from_numpy(slots.floats["frequency_penalty"][owner]),
+        )
+
+
+def _logprob_columns(batch: SamplingBatch, out: Sampled, good: NDArray[np.bool_]) -> LogprobColumns | None:
+    """Logprobs of the rows that asked and whose logits were finite; None when nobody did."""
+    if out.chosen is None or out.top is None or out.top_ids is None:
+        return None
+    kept = [index for index, row in enumerate(batch.logprob_rows) if good[row]]
+    if not kept:
+        return None
+    counts = [min(batch.logprob_counts[index], out.top.shape[1]) for index in kept]
+    top, top_ids = out.top.numpy(), out.top_ids.numpy()
+    return LogprobColumns(
+        row=pack_i32([batch.logprob_rows[index] for index in kept]),
+        chosen=pack_f32(out.chosen.numpy()[kept]),
+        count=pack_i32(counts),
+        top_ids=pack_i32(np.concatenate([top_ids[index, :count] for index, count in zip(kept, counts, strict=True)])),
+        top=pack_f32(np.concatenate([top[index, :count] for index, count in zip(kept, counts, strict=True)])),
+    )
