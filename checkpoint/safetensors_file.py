@@ -1,48 +1,28 @@
-"""Reads *.safetensors files: the header is checked against the size of the file, the tensors are views of the mapped file.
+"""Reads *.safetensors files through the safetensors library, which checks the header; tensors are views of the mapped file.
 
-Format: https://github.com/huggingface/safetensors#format
+The library's numpy side knows no bfloat16, so values are viewed here: tensors lie in offset order behind the header without gaps, which the
+library enforces. Format: https://github.com/huggingface/safetensors#format
 """
 
-import mmap
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
 
 from checkpoint.errors import CheckpointError
-from checkpoint.fields import decode_object
 from checkpoint.gguf_file import map_file
 
-MAX_HEADER_BYTES = 100_000_000
 DTYPES: dict[str, tuple[str, np.dtype[np.generic]]] = {
     "F32": ("float32", np.dtype("<f4")),
     "F16": ("float16", np.dtype("<f2")),
     "BF16": ("bfloat16", np.dtype("<u2")),
 }
-BITS = {
-    "F64": 64,
-    "I64": 64,
-    "U64": 64,
-    "I32": 32,
-    "U32": 32,
-    "I16": 16,
-    "U16": 16,
-    "I8": 8,
-    "U8": 8,
-    "BOOL": 8,
-    "F8_E4M3": 8,
-    "F8_E5M2": 8,
-    "F8_E8M0": 8,
-}
-
-
-class Entry(msgspec.Struct, frozen=True):
-    """One tensor of a header, as it is written there. `data_offsets`: begin and end in bytes after the header."""
-
-    dtype: str
-    shape: list[int]
-    data_offsets: tuple[int, int]
+BITS = {"F64": 64, "I64": 64, "U64": 64, "C64": 64, "I32": 32, "U32": 32, "F32": 32, "I16": 16, "U16": 16, "F16": 16, "BF16": 16}
+BITS |= {"I8": 8, "U8": 8, "BOOL": 8, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8}
+BITS |= {"F6_E2M3": 6, "F6_E3M2": 6, "F4": 4}
 
 
 class Stored(msgspec.Struct, frozen=True):
@@ -59,12 +39,8 @@ class SafetensorsFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.entries = read_entries(path)
         self.data = map_file(path)
-        try:
-            self.entries = read_entries(self.data, str(path))
-        except CheckpointError:
-            self.data.close()
-            raise
 
     def read(self, name: str) -> NDArray[np.generic]:
         """The tensor's values as a read-only view of the file: float32, float16, or uint16 for bfloat16."""
@@ -77,51 +53,29 @@ class SafetensorsFile:
         raise CheckpointError(f"{self.path}: tensor {name} has dtype {stored.dtype}; float32, float16 and bfloat16 are supported")
 
 
-def header_bytes(data: mmap.mmap, source: str) -> bytes:
-    """The JSON text at the start of the file."""
-    length = int.from_bytes(data[:8], "little")
-    if len(data) < 10 or not 2 <= length <= min(MAX_HEADER_BYTES, len(data) - 8):
-        raise CheckpointError(f"{source}: not a safetensors file, or it was cut off; download it again")
-    return data[8 : 8 + length]
-
-
-def check_entry(name: str, value: object, size: int, source: str) -> Entry:
-    """One entry of the header with its shape, dtype and offsets agreeing and within `size` bytes."""
+def read_entries(path: Path) -> dict[str, Stored]:
+    """The header of the file: where every tensor lies. The library refuses offsets that overlap, leave gaps or pass the end of the file."""
     try:
-        entry = msgspec.convert(value, Entry)
-    except msgspec.ValidationError as error:
-        raise CheckpointError(f"{source}: damaged header, tensor {name[:80]!r}: {error}") from error
-    bits = DTYPES[entry.dtype][1].itemsize * 8 if entry.dtype in DTYPES else BITS.get(entry.dtype)
-    if bits is None:
-        raise CheckpointError(f"{source}: tensor {name[:80]!r} has the unknown dtype {entry.dtype[:20]!r}")
-    elements = 1
-    for extent in entry.shape:
-        elements *= extent
-        if not 0 <= extent <= size or elements > size * 8:
-            raise CheckpointError(f"{source}: tensor {name[:80]!r} has an impossible shape")
-    begin, end = entry.data_offsets
-    if not 0 <= begin <= end <= size or (end - begin) * 8 != elements * bits:
-        raise CheckpointError(f"{source}: tensor {name[:80]!r} does not fit its place in the file; download it again")
-    return entry
+        with path.open("rb") as file:
+            begin = 8 + int.from_bytes(file.read(8), "little")
+        with safe_open(path, framework="np") as opened:
+            return _entries(opened, begin, str(path))
+    except (SafetensorError, OSError, TypeError) as error:
+        raise CheckpointError(f"{path}: not a whole safetensors file ({error}); download it again") from error
 
 
-def place(entry: Entry, start: int) -> Stored:
-    """The entry with offsets from the start of the file."""
-    begin, end = entry.data_offsets
-    word = DTYPES[entry.dtype][0] if entry.dtype in DTYPES else entry.dtype
-    return Stored(tuple(entry.shape), word, start + begin, start + end)
-
-
-def read_entries(data: mmap.mmap, source: str) -> dict[str, Stored]:
-    """The checked header of the mapped file: tensors lie inside the file and do not overlap."""
-    raw = header_bytes(data, source)
-    start = 8 + len(raw)
-    values = decode_object(raw, source)
-    values.pop("__metadata__", None)
-    found = {name: check_entry(name, value, len(data) - start, source) for name, value in values.items()}
-    end = 0
-    for name, entry in sorted(found.items(), key=lambda item: item[1].data_offsets):
-        if entry.data_offsets[0] < end:
-            raise CheckpointError(f"{source}: tensor {name[:80]!r} overlaps another; the file is damaged")
-        end = entry.data_offsets[1]
-    return {name: place(entry, start) for name, entry in found.items()}
+def _entries(opened: Any, begin: int, source: str) -> dict[str, Stored]:
+    entries: dict[str, Stored] = {}
+    for name in opened.offset_keys():
+        part = opened.get_slice(name)
+        shape, kind = tuple(part.get_shape()), part.get_dtype()
+        bits = BITS.get(kind)
+        if bits is None:
+            raise CheckpointError(f"{source}: tensor {name[:80]!r} has the unknown dtype {kind[:20]!r}")
+        elements = 1
+        for extent in shape:
+            elements *= extent
+        end = begin + elements * bits // 8
+        entries[name] = Stored(shape, DTYPES[kind][0] if kind in DTYPES else kind, begin, end)
+        begin = end
+    return entries

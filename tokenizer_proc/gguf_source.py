@@ -14,7 +14,7 @@ from tokenizer_proc.source import Source, add_special, set_bos_eos
 
 UNKNOWN, CONTROL, USER_DEFINED = 2, 3, 4  # values of tokenizer.ggml.token_type
 SPACE = "\u2581"
-ROLES = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "padding": "pad_token", "seperator": "sep_token", "mask": "mask_token"}
+ROLES = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "padding": "pad_token"}
 END_ROLES = ("eot", "eom")
 
 

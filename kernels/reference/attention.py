@@ -44,14 +44,18 @@ class _Group:
     unused: Tensor | None
 
 
-@dataclass(frozen=True)
+@dataclass
 class AttentionBatch:
-    """Where the tokens of one step go in the cache and what they see, for one window. The same for every layer."""
+    """Where the tokens of one step go in the cache and what they see, for one window. The same for every layer.
+
+    `most_tiles` is what the largest part gathers; `scratch` is made by the first layer and used again by the others.
+    """
 
     cells: Tensor
     chunks: list[_Chunk]
     groups: list[_Group]
-    scratch: int
+    most_tiles: int
+    scratch: tuple[Tensor, Tensor] | None = None
 
 
 def _tiles(blocks_RB: Tensor, kv_heads: int) -> Tensor:
@@ -137,8 +141,8 @@ def plan_attention(
         lengths, table = [start + 1 for start in starts[prompts:]], table_RB[prompts:]
         groups = [_group(table, first, rows, lengths, kv_heads, block_size, window) for rows in _split(lengths, block_size)]
     parts: list[_Chunk | _Group] = [*chunks, *groups]
-    scratch = max((len(part.tiles) for part in parts), default=0)
-    return AttentionBatch(_cells(table_RB, starts, counts, kv_heads, block_size), chunks, groups, scratch)
+    most = max((len(part.tiles) for part in parts), default=0)
+    return AttentionBatch(_cells(table_RB, starts, counts, kv_heads, block_size), chunks, groups, most)
 
 
 def write_kv(k_cache: Tensor, v_cache: Tensor, k_TKD: Tensor, v_TKD: Tensor, batch: AttentionBatch) -> None:
@@ -189,7 +193,9 @@ def attend(q_THD: Tensor, k_cache: Tensor, v_cache: Tensor, batch: AttentionBatc
     _, kv_heads, block_size, size = k_cache.shape
     width = block_size * size
     k_tiles, v_tiles = k_cache.view(-1, width), v_cache.view(-1, width)
-    scratch_k, scratch_v = q_THD.new_empty(2, batch.scratch, width).unbind()
+    if batch.scratch is None:
+        batch.scratch = k_cache.new_empty(batch.most_tiles, width), v_cache.new_empty(batch.most_tiles, width)
+    scratch_k, scratch_v = batch.scratch
     parts: list[_Chunk | _Group] = [*batch.chunks, *batch.groups]
     for part in parts:
         found = len(part.tiles)

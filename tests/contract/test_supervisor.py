@@ -157,7 +157,7 @@ def test_a_killed_process_comes_back_with_the_next_incarnation(run_dir: Path) ->
 
 
 def test_a_process_that_keeps_dying_ends_the_cluster(run_dir: Path) -> None:
-    with fake(run_dir, spec(run_dir, "worker0", die_always=True, slow=0.3), spec(run_dir, "scheduler")) as cluster:
+    with fake(run_dir, spec(run_dir, "worker0", dies_after=0.7), spec(run_dir, "scheduler")) as cluster:
         assert cluster.until("failed").startswith("worker0 keeps dying (exit code 4); giving up")
         assert cluster.end() == 1
 

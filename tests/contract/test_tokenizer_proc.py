@@ -18,7 +18,7 @@ from messages.request import Cancel, ChatPrompt, Detokenize, Generate, TextPromp
 from messages.sampling import SamplingParams, StopRules
 from messages.text import Detokenized, Ended, FromTokenizer, Problem, Started, TextDelta, Tokenized
 from messages.tokens import FINISH_END_TOKEN, FINISH_ERROR, FINISH_LENGTH, RUNNING, LogprobColumns, Refused, Tokens
-from tests.support.tokenizer_neighbours import Neighbours
+from tests.support.tokenizer_neighbours import Neighbours, chat, generate, tokens
 from transport.columns import pack_f32, pack_i32, pack_i64, pack_u8, view_i32
 
 BOS, EOS, EOT = 292, 293, 294
@@ -36,23 +36,6 @@ def shared(models: Path) -> Iterator[Neighbours]:
     """One process for many small tests that leave nothing behind."""
     with tempfile.TemporaryDirectory(prefix="pw-") as folder, Neighbours(Path(folder), models / "chain-byte") as neighbours:
         yield neighbours.start()
-
-
-def chat(*messages: dict[str, Any]) -> ChatPrompt:
-    return ChatPrompt([{name: msgspec.Raw(msgspec.msgpack.encode(value)) for name, value in message.items()} for message in messages])
-
-
-def generate(key: int, prompt: Any = None, keys: list[int] | None = None, frontend: str = "frontend0", **options: Any) -> Generate:
-    stop = StopRules(**{name: options.pop(name) for name in ("strings", "token_ids", "include_stop_string", "ignore_eos") if name in options})
-    keys = keys or [key]
-    seeds = [key + 1000 for key in keys]
-    return Generate(frontend=frontend, keys=keys, seeds=seeds, prompt=prompt or TextPrompt("A"), sampling=SamplingParams(), stop=stop, **options)
-
-
-def tokens(*rows: tuple[int, int, int, int], **more: Any) -> Tokens:
-    """Rows of (key, token, finish, index)."""
-    key, token, finish, index = zip(*rows, strict=True)
-    return Tokens(key=pack_i64(key), token=pack_i32(token), finish=pack_u8(finish), index=pack_i32(index), **more)
 
 
 def admitted(neighbours: Neighbours, request: Generate) -> Admit:

@@ -29,7 +29,8 @@ def test_philox_vectors(counter: list[int], key: list[int], expected: list[int])
 def test_uniform_is_uniform_and_open() -> None:
     seed = torch.arange(20_000)
     u = uniform(seed * 7919, seed % 513)
-    assert 0 < float(u.min()) and float(u.max()) < 1
+    assert float(u.min()) > 0
+    assert float(u.max()) < 1
     assert float(u.mean()) == pytest.approx(0.5, abs=0.01)
     counts = torch.histc(u, 10, 0, 1)
     assert float((counts - 2000).abs().max()) < 250
@@ -149,7 +150,9 @@ def test_logprobs_are_raw() -> None:
     )  # fmt: skip
     out = sample(logits, batch(3, temperature=0.3, top_k=1, penalties=penalties, logprob_rows=[1, 2], logprob_counts=[5, 0]))
     expected = logits.log_softmax(-1)
-    assert out.chosen is not None and out.top is not None and out.top_ids is not None
+    assert out.chosen is not None
+    assert out.top is not None
+    assert out.top_ids is not None
     torch.testing.assert_close(out.chosen, expected[[1, 2], out.token[[1, 2]]])
     torch.testing.assert_close(out.top[0], expected[1].sort(descending=True).values[:5])
     assert out.top_ids[0].tolist() == expected[1].sort(descending=True).indices[:5].tolist()

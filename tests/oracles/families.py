@@ -18,15 +18,13 @@ SMALL = {
     "vocab_size": 131, "max_position_embeddings": 512, "tie_word_embeddings": False, "rms_norm_eps": 1e-5, "bos_token_id": 1, "eos_token_id": 2,
 }  # fmt: skip
 ROPE = {"rope_theta": 10_000.0}
+LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}),
     "llama-biases-tied": ("llama", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}),
     "llama-mha": ("llama", {"num_key_value_heads": 4, "head_dim": 24}),
     "llama-linear": ("llama", {"rope_parameters": {**ROPE, "rope_type": "linear", "factor": 3.0}}),
-    "llama-llama3": (
-        "llama",
-        {"rope_parameters": {**ROPE, "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}},
-    ),
+    "llama-llama3": ("llama", {"rope_parameters": {**ROPE, "rope_type": "llama3", "factor": 8.0, **LLAMA3}}),
     "llama-yarn": ("llama", {"rope_parameters": {**ROPE, "rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 64}}),
     "llama-dynamic": ("llama", {"max_position_embeddings": 128, "rope_parameters": {**ROPE, "rope_type": "dynamic", "factor": 4.0}}),
     "qwen2": ("qwen2", {}),
@@ -48,7 +46,8 @@ def randomise(model: torch.nn.Module) -> None:
 
 def logits_of(model: Any, ids: torch.Tensor, one_by_one: bool) -> torch.Tensor:
     if not one_by_one:
-        return model(ids).logits[0]
+        whole: torch.Tensor = model(ids).logits[0]
+        return whole
     rows, past = [], None
     for position in range(ids.shape[1]):
         out = model(ids[:, position : position + 1], past_key_values=past, use_cache=True)

@@ -20,7 +20,9 @@ def main() -> None:
     rows = []
     for prompt in json.load(sys.stdin):
         ids = tokenizer(prompt, return_tensors="pt").input_ids
-        out = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=max_tokens, do_sample=False, output_logits=True, return_dict_in_generate=True)
+        out = model.generate(
+            ids, attention_mask=torch.ones_like(ids), max_new_tokens=max_tokens, do_sample=False, output_logits=True, return_dict_in_generate=True
+        )
         gap = min(float(top[0] - top[1]) for top in (step[0].topk(2).values for step in out.logits))
         whole = out.sequences[0].tolist()
         text = tokenizer.decode(whole, skip_special_tokens=True)[len(tokenizer.decode(ids[0], skip_special_tokens=True)) :]

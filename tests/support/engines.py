@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from messages.result import StepResult
@@ -25,13 +27,15 @@ class SilentReporter(Reporter):
         self.said.append(detail)
 
 
-def worker_args(model: Path, run_dir: Path | str = "/nowhere", **changes: int | str | bool) -> WorkerArgs:
+def worker_args(model: Path, run_dir: Path | str = "/nowhere", **changes: Any) -> WorkerArgs:
     """Arguments for a small pool."""
-    values: dict[str, object] = {"kv_tokens": 4096, "max_slots": 8, "max_step_tokens": 512, "threads": 1} | changes
-    return WorkerArgs(name="worker0", incarnation=1, run_dir=str(run_dir), model=str(model), **values)  # type: ignore[arg-type]
+    values: dict[str, Any] = {"kv_tokens": 4096, "max_slots": 8, "max_step_tokens": 512, "threads": 1, **changes}
+    return WorkerArgs(name="worker0", incarnation=1, run_dir=str(run_dir), model=str(model), **values)
 
 
-def make_engine(model: Path, **changes: int | str | bool) -> Engine:
+def make_engine(model: Path, threads: int = 1, **changes: Any) -> Engine:
+    """An engine in this process, attached to session 1 so to say. One thread: these models are too small for more."""
+    torch.set_num_threads(threads)
     engine = load_engine(worker_args(model, **changes), SilentReporter())
     engine.reset()
     return engine
@@ -44,7 +48,8 @@ def poison(engine: Engine) -> None:
 
 
 def tokens_of(result: StepResult) -> list[int]:
-    return view_i32(result.token).tolist()
+    tokens: list[int] = view_i32(result.token).tolist()
+    return tokens
 
 
 def full_logprobs(result: StepResult, vocab: int) -> NDArray[np.float32]:
@@ -68,7 +73,8 @@ def last_logprobs(engine: Engine, ids: Sequence[int], cuts: Sequence[int], slot:
         result = engine.run(planner.plan(admit=[row] if number == 0 else [], chunks=[chunk]))
         start = cut
     assert result is not None
-    return full_logprobs(result, engine.slots.vocab)[0]
+    last: NDArray[np.float32] = full_logprobs(result, engine.slots.vocab)[0]
+    return last
 
 
 def every_logprobs(engine: Engine, ids: Sequence[int], split: int) -> NDArray[np.float32]:

@@ -11,13 +11,13 @@ from transport.reports import Reporter
 class FakeArgs(ProcessArgs, frozen=True, kw_only=True):
     """`fail_starts`: incarnations that exit with code 3 while loading. `deaf`: SIGTERM is ignored. `slow`: seconds of loading.
 
-    `die_always`: exit with code 4 as soon as it has been ready for `slow` seconds.
+    `dies_after`: exit with code 4 when it has been ready for so many seconds.
     """
 
     fail_starts: tuple[int, ...] = ()
     deaf: bool = False
     slow: float = 0.0
-    die_always: bool = False
+    dies_after: float | None = None
 
 
 def main() -> int:
@@ -33,10 +33,8 @@ def main() -> int:
     lifetime.stopping.wait(args.slow)
     reporter.facts(context=64)
     reporter.phase(READY)
-    if args.die_always:
-        time.sleep(args.slow)
+    if not lifetime.stopping.wait(args.dies_after):
         return 4
-    lifetime.stopping.wait()
     if args.deaf:
         time.sleep(60)
     print(f"{args.name} ends", flush=True)

@@ -1,7 +1,8 @@
 """A worker without a model, for tests of the scheduler: it executes plans, checks the contract strictly and answers deterministically.
 
 KV memory is simulated: a position holds the token that was computed there, and a sampled token is a pure function of the seed, the position and
-all tokens read through the block table. A block given away too early, a chunk in the wrong place or a token lost shows up as other output than `reference`.
+all tokens read through the block table. A block given away too early, a chunk in the wrong place or a token lost shows up as other output
+than that of `reference`.
 """
 
 import zlib
@@ -76,7 +77,8 @@ class Touch:
 class NullWorker:
     """`receive` what the scheduler sends; `pending` holds messages for the scheduler, oldest first; `deliver` pops one.
 
-    Plans are executed when they are received (a worker runs them in order, so the outcome is the same), but stay in flight until their results are delivered.
+    Plans are executed when they are received (a worker runs them in order, so the outcome is the same), but stay in flight until
+    their results are delivered.
     """
 
     def __init__(self, attached: Attached, run_ahead: int = 1) -> None:
@@ -226,7 +228,7 @@ class NullWorker:
             last = self.rows[slot].last
             require(last is not None, f"slot {slot} decodes before its prefill")
             self._write(slot, last or 0)
-        return rows.tolist()
+        return [int(slot) for slot in rows]
 
     def _history(self, row: Row) -> list[int]:
         flat = self._kv[row.table].reshape(-1)[: row.length].tolist() if row.table else []

@@ -33,7 +33,13 @@ def attached(
 
 
 def arguments(**changes: object) -> SchedulerArgs:
-    values: dict[str, object] = {"name": "scheduler", "incarnation": 1, "run_dir": "/nowhere", "tokenizers": ["tokenizer0", "tokenizer1"], "chunk_tokens": 8}
+    values: dict[str, object] = {
+        "name": "scheduler",
+        "incarnation": 1,
+        "run_dir": "/nowhere",
+        "tokenizers": ["tokenizer0", "tokenizer1"],
+        "chunk_tokens": 8,
+    }
     return SchedulerArgs(**(values | changes))  # type: ignore[arg-type]
 
 

@@ -14,14 +14,35 @@ import zmq
 
 from messages.admit import Abort, Admit, FromTokenizerProc
 from messages.cluster import ClusterState, ProcessReport, ProcessState
+from messages.request import ChatPrompt, Generate, TextPrompt
+from messages.sampling import SamplingParams, StopRules
 from messages.text import FromTokenizer
+from messages.tokens import Tokens
 from tokenizer_proc.args import TokenizerArgs
+from transport.columns import pack_i32, pack_i64, pack_u8
 from transport.sockets import Feed, Inbox, Outbox
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PATIENCE = 20.0
 NAME = "tokenizer0"
 T = TypeVar("T")
+
+
+def chat(*messages: dict[str, Any]) -> ChatPrompt:
+    return ChatPrompt([{name: msgspec.Raw(msgspec.msgpack.encode(value)) for name, value in message.items()} for message in messages])
+
+
+def generate(key: int, prompt: Any = None, keys: list[int] | None = None, frontend: str = "frontend0", **options: Any) -> Generate:
+    stop = StopRules(**{name: options.pop(name) for name in ("strings", "token_ids", "include_stop_string", "ignore_eos") if name in options})
+    keys = keys or [key]
+    seeds = [key + 1000 for key in keys]
+    return Generate(frontend=frontend, keys=keys, seeds=seeds, prompt=prompt or TextPrompt("A"), sampling=SamplingParams(), stop=stop, **options)
+
+
+def tokens(*rows: tuple[int, int, int, int], **more: Any) -> Tokens:
+    """Rows of (key, token, finish, index)."""
+    key, token, finish, index = zip(*rows, strict=True)
+    return Tokens(key=pack_i64(key), token=pack_i32(token), finish=pack_u8(finish), index=pack_i32(index), **more)
 
 
 class Neighbours:

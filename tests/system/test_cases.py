@@ -85,15 +85,24 @@ async def test_a_template_that_refuses_is_a_400_with_its_sentence(chain: Cluster
 
 
 async def test_the_anatomy_of_a_chat_stream(chain: Cluster) -> None:  # C03
-    for options in ({}, {"stream_options": None}, {"stream_options": {}}, {"stream_options": {"include_usage": False}}):
-        events = await stream(chain, "/v1/chat/completions", messages=[{"role": "user", "content": "A"}], n=2, max_tokens=4, ignore_eos=True, **options)
+    without: list[dict[str, Any]] = [{}, {"stream_options": None}, {"stream_options": {}}, {"stream_options": {"include_usage": False}}]
+    for options in without:
+        events = await stream(
+            chain, "/v1/chat/completions", messages=[{"role": "user", "content": "A"}], n=2, max_tokens=4, ignore_eos=True, **options
+        )
         assert all(event["object"] == "chat.completion.chunk" and not event.get("usage") for event in events)
         for index in (0, 1):
             deltas = [event["choices"][0]["delta"] for event in events if event["choices"][0]["index"] == index]
             assert deltas[0]["role"] == "assistant"
             assert all("role" not in delta for delta in deltas[1:])
     events = await stream(
-        chain, "/v1/chat/completions", messages=[{"role": "user", "content": "A"}], n=2, max_tokens=4, ignore_eos=True, stream_options={"include_usage": True}
+        chain,
+        "/v1/chat/completions",
+        messages=[{"role": "user", "content": "A"}],
+        n=2,
+        max_tokens=4,
+        ignore_eos=True,
+        stream_options={"include_usage": True},
     )
     assert events[-1]["choices"] == []
     assert events[-1]["usage"]["completion_tokens"] == 8
@@ -136,6 +145,11 @@ async def test_two_clients_with_the_same_request_id(chain: Cluster) -> None:  # 
     assert len(set(texts[1::2])) == 1
 
 
+async def read_all(session: aiohttp.ClientSession, body: dict[str, Any]) -> None:
+    async with session.post("/v1/completions", json=body) as response:
+        await response.read()
+
+
 async def gauges(cluster: Cluster) -> dict[str, float]:
     state = await asyncio.to_thread(cluster.state)
     return next(process.gauges for process in state.processes if process.name == "scheduler")
@@ -147,7 +161,7 @@ async def test_clients_that_go_away_free_everything(models: Path, streamed: bool
         body = {"model": cluster.model, "prompt": "A", "max_tokens": 1500, "ignore_eos": True, "stream": streamed}
         for _ in range(3):
             async with aiohttp.ClientSession(cluster.url) as session:
-                jobs = [asyncio.create_task(session.post("/v1/completions", json=body).__aenter__()) for _ in range(12)]
+                jobs = [asyncio.create_task(read_all(session, body)) for _ in range(12)]
                 async with asyncio.timeout(30):
                     while (await gauges(cluster))["running"] + (await gauges(cluster))["waiting"] < 12:
                         await asyncio.sleep(0.05)
@@ -155,7 +169,7 @@ async def test_clients_that_go_away_free_everything(models: Path, streamed: bool
                     job.cancel()
                 await asyncio.gather(*jobs, return_exceptions=True)
             async with asyncio.timeout(5):
-                while any((await gauges(cluster))[name] for name in ("running", "waiting", "blocks_used", "slots_used")):
+                while (now := await gauges(cluster))["running"] or now["waiting"] or now["blocks_used"] or now["slots_used"]:
                     await asyncio.sleep(0.05)
         status, answer = await ask(cluster, "/v1/completions", prompt="A", max_tokens=3, ignore_eos=True)
         assert (status, answer["usage"]["completion_tokens"]) == (200, 3)

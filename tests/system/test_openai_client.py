@@ -58,7 +58,9 @@ def test_chat_stream(chain: Cluster) -> None:
 
 def test_completion_split_character(chain: Cluster) -> None:  # case C01
     whole = client(chain).completions.create(model=chain.model, prompt="B", temperature=0, max_tokens=6)
-    deltas = [chunk.choices[0].text for chunk in client(chain).completions.create(model=chain.model, prompt="B", temperature=0, max_tokens=6, stream=True)]
+    deltas = [
+        chunk.choices[0].text for chunk in client(chain).completions.create(model=chain.model, prompt="B", temperature=0, max_tokens=6, stream=True)
+    ]
     assert whole.choices[0].text == "".join(deltas) == "🫠ZD"
     assert not any("\ufffd" in delta for delta in deltas)
     assert "🫠" in deltas or any(delta.startswith("🫠") for delta in deltas)
@@ -75,13 +77,17 @@ def test_stop_strings_across_tokens(chain: Cluster, stop: list[str], include: bo
     extra = {"include_stop_str_in_output": include}
     whole = client(chain).completions.create(model=chain.model, prompt="A", temperature=0, max_tokens=10, stop=stop, extra_body=extra)
     assert (whole.choices[0].text, whole.choices[0].finish_reason) == (text, "stop")
-    stream = list(client(chain).completions.create(model=chain.model, prompt="A", temperature=0, max_tokens=10, stop=stop, stream=True, extra_body=extra))
+    stream = list(
+        client(chain).completions.create(model=chain.model, prompt="A", temperature=0, max_tokens=10, stop=stop, stream=True, extra_body=extra)
+    )
     assert "".join(chunk.choices[0].text for chunk in stream) == text
 
 
 def test_n_choices_and_seeds(dice: Cluster) -> None:
     def draw(seed: int, n: int = 2) -> list[str]:
-        answer = client(dice).completions.create(model=dice.model, prompt="A", temperature=1, seed=seed, n=n, max_tokens=40, extra_body={"ignore_eos": True})
+        answer = client(dice).completions.create(
+            model=dice.model, prompt="A", temperature=1, seed=seed, n=n, max_tokens=40, extra_body={"ignore_eos": True}
+        )
         assert [choice.index for choice in answer.choices] == list(range(n))
         assert answer.usage is not None
         assert answer.usage.completion_tokens == 40 * n
@@ -95,7 +101,9 @@ def test_n_choices_and_seeds(dice: Cluster) -> None:
 
 
 def test_sampling_follows_the_distribution(dice: Cluster) -> None:
-    answer = client(dice).completions.create(model=dice.model, prompt="A", temperature=1, seed=3, n=8, max_tokens=400, extra_body={"ignore_eos": True})
+    answer = client(dice).completions.create(
+        model=dice.model, prompt="A", temperature=1, seed=3, n=8, max_tokens=400, extra_body={"ignore_eos": True}
+    )
     text = "".join(choice.text for choice in answer.choices)
     assert len(text) == 3200
     for letter, probability in DICE.items():
@@ -149,7 +157,17 @@ def test_penalties(dice: Cluster) -> None:
 
 @pytest.mark.parametrize(
     "extra",
-    [{"nonsense": 1}, {"best_of": 2}, {"suffix": "x"}, {"max_tokens": 0}, {"max_tokens": -1}, {"temperature": -1}, {"top_p": 0}, {"n": 0}, {"stop": [""]}],
+    [
+        {"nonsense": 1},
+        {"best_of": 2},
+        {"suffix": "x"},
+        {"max_tokens": 0},
+        {"max_tokens": -1},
+        {"temperature": -1},
+        {"top_p": 0},
+        {"n": 0},
+        {"stop": [""]},
+    ],
 )
 def test_what_is_not_honoured_is_refused(dice: Cluster, extra: dict[str, object]) -> None:
     with pytest.raises(openai.BadRequestError) as error:

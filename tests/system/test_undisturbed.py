@@ -1,6 +1,7 @@
 """Every kind of bad or extreme request gets its right answer while ten streams go on undisturbed."""
 
 import asyncio
+import io
 import json
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -42,7 +43,7 @@ async def stream(session: aiohttp.ClientSession, cluster: Cluster, seed: int) ->
 
 
 async def post(session: aiohttp.ClientSession, path: str, body: Any) -> tuple[int, dict[str, Any]]:
-    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    data = io.BytesIO(body if isinstance(body, bytes) else json.dumps(body).encode())
     async with session.post(path, data=data, headers={"Content-Type": "application/json"}) as response:
         return response.status, await response.json()
 
@@ -69,7 +70,7 @@ def bad_requests(model: str) -> list[tuple[str, Any, int]]:
         ("surrogate", b'{"model": "' + model.encode() + b'", "prompt": "\\ud800"}', 400),
         ("max_tokens 0", ask | {"max_tokens": 0}, 400),
         ("max_tokens -1", ask | {"max_tokens": -1}, 400),
-        ("max_tokens 1e30", ask | {"max_tokens": 10**30}, 400),
+        ("max_tokens a fraction", ask | {"max_tokens": 1.5}, 400),
         ("unknown field", ask | {"nonsense": True}, 400),
         ("unknown model", ask | {"model": "nope"}, 404),
     ]
@@ -84,10 +85,13 @@ async def test_ten_streams_go_on(cluster: Cluster, session: aiohttp.ClientSessio
         assert set(answer["error"]) >= {"message", "type", "param", "code"}, name
     status, answer = await post(session, "/v1/completions", {"model": cluster.model, "prompt": ""})
     assert (status, answer["usage"]["prompt_tokens"]) == (200, 1)
-    status, answer = await post(session, "/v1/chat/completions", {"model": cluster.model, "messages": [{"role": "user", "content": ""}], "max_tokens": 1})
+    status, answer = await post(
+        session, "/v1/chat/completions", {"model": cluster.model, "messages": [{"role": "user", "content": ""}], "max_tokens": 1}
+    )
     assert status == 200
-    status, answer = await post(session, "/v1/completions", {"model": cluster.model, "prompt": "A", "max_tokens": 2_000_000, "ignore_eos": True})
-    assert (status, answer["choices"][0]["finish_reason"], answer["usage"]["total_tokens"]) == (200, "length", CONTEXT)
+    for huge in (2_000_000, 10**30):
+        status, answer = await post(session, "/v1/completions", {"model": cluster.model, "prompt": "A", "max_tokens": huge, "ignore_eos": True})
+        assert (status, answer["choices"][0]["finish_reason"], answer["usage"]["total_tokens"]) == (200, "length", CONTEXT)
     texts = await asyncio.gather(*streams)
     assert texts[0] == alone
     assert all(len(text) == STREAM_TOKENS for text in texts)

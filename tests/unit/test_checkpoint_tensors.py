@@ -224,5 +224,5 @@ def test_not_safetensors(tmp_path: Path, content: bytes) -> None:
 
 
 def test_empty_tensor(tmp_path: Path) -> None:
-    file = SafetensorsFile(raw_file(tmp_path / "x.safetensors", {"x": {"dtype": "F32", "shape": [0, 3], "data_offsets": [0, 0]}}))
+    file = SafetensorsFile(raw_file(tmp_path / "x.safetensors", {"x": {"dtype": "F32", "shape": [0, 3], "data_offsets": [0, 0]}}, b""))
     assert file.read("x").shape == (0, 3)

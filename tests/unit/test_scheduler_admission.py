@@ -31,7 +31,13 @@ def test_a_frame_that_breaks_the_contract_changes_nothing(message: Admit) -> Non
 
 @pytest.mark.parametrize(
     ("prompt", "max_tokens", "code"),
-    [([], 4, "empty_prompt"), ([1], 0, "invalid_max_tokens"), ([29], 4, "invalid_token"), ([-1], 4, "invalid_token"), ([1] * 40, 4, "context_length_exceeded")],
+    [
+        ([], 4, "empty_prompt"),
+        ([1], 0, "invalid_max_tokens"),
+        ([29], 4, "invalid_token"),
+        ([-1], 4, "invalid_token"),
+        ([1] * 40, 4, "context_length_exceeded"),
+    ],
 )
 def test_a_bad_request_is_refused_for_every_key(prompt: list[int], max_tokens: int, code: str) -> None:
     bench = Bench()

@@ -45,7 +45,9 @@ def test_many_end_tokens(bench: Bench) -> None:
     keys = [bench.admit(prompt_of(4, i), 20, end_ids=ids)[0] for i, ids in enumerate([ends, [], ends[:1], ends * 50])]
     bench.settle()
     for i, (key, ids) in enumerate(zip(keys, [ends, [], ends[:1], ends], strict=True)):
-        assert (bench.clients["tokenizer0"].tokens[key], bench.clients["tokenizer0"].finish[key]) == reference(key, prompt_of(4, i), 20, ids, 40, VOCAB)
+        assert (bench.clients["tokenizer0"].tokens[key], bench.clients["tokenizer0"].finish[key]) == reference(
+            key, prompt_of(4, i), 20, ids, 40, VOCAB
+        )
 
 
 def test_finish_on_a_block_border(bench: Bench) -> None:

@@ -80,7 +80,7 @@ def test_decode_goes_on_between_the_chunks_of_a_long_prompt() -> None:
     assert any(plan.prefill is not None and plan.decode != b"" for plan in bench.worker.plans)
 
 
-def test_more_decode_rows_than_a_step_holds_take_turns() -> None:
+def test_more_slots_than_a_step_has_tokens() -> None:
     bench = Bench(attached(blocks=64, block_size=4, slots=8, width=8, step_tokens=3, context=30))
     keys = [bench.admit(prompt_of(2, i), 12)[0] for i in range(8)]
     bench.settle()
@@ -92,7 +92,10 @@ def test_context_is_lowered_to_what_the_pool_holds() -> None:
     bench = Bench(attached(blocks=4, block_size=4, slots=3, width=50, context=200))
     assert bench.engine.geometry is not None
     assert bench.engine.geometry.context == 16
-    keys = [bench.admit(prompt, max_tokens)[0] for prompt, max_tokens in [(prompt_of(15), 100), (prompt_of(10), None), (prompt_of(2), 2), (prompt_of(17), 1)]]
+    keys = [
+        bench.admit(prompt, max_tokens)[0]
+        for prompt, max_tokens in [(prompt_of(15), 100), (prompt_of(10), None), (prompt_of(2), 2), (prompt_of(17), 1)]
+    ]
     bench.settle()
     client = bench.clients["tokenizer0"]
     assert [len(client.tokens.get(key, [])) for key in keys] == [1, 6, 2, 0]

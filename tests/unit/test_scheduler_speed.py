@@ -65,7 +65,10 @@ class FastWorker:
 def admit(engine: Engine, key: int, prompt: int, max_tokens: int) -> None:
     sampling = SamplingParams()
     engine.receive(
-        Admit(tokenizer="tokenizer0", keys=[key], seeds=[key], prompt=pack_i32([5] * prompt), sampling=sampling, end_ids=[2, 3], max_tokens=max_tokens), 0.0
+        Admit(
+            tokenizer="tokenizer0", keys=[key], seeds=[key], prompt=pack_i32([5] * prompt), sampling=sampling, end_ids=[2, 3], max_tokens=max_tokens
+        ),
+        0.0,
     )
 
 

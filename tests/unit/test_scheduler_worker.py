@@ -167,7 +167,11 @@ def test_a_failure_of_another_session_or_step() -> None:
 
 def with_bad_logprobs(row: list[int], count: list[int]) -> Callable[[StepResult], StepResult]:
     columns = LogprobColumns(
-        row=pack_i32(row), chosen=pack_f32([0.0] * len(row)), count=pack_i32(count), top_ids=pack_i32([0] * sum(count)), top=pack_f32([0.0] * sum(count))
+        row=pack_i32(row),
+        chosen=pack_f32([0.0] * len(row)),
+        count=pack_i32(count),
+        top_ids=pack_i32([0] * sum(count)),
+        top=pack_f32([0.0] * sum(count)),
     )
     return lambda result: msgspec.structs.replace(result, logprobs=columns)
 
@@ -267,5 +271,3 @@ def test_the_slots_of_ended_rows_are_released_before_they_are_used_again() -> No
         bench.admit(prompt_of(2, i), 3)
     bench.settle()
     assert any(isinstance(plan, StepPlan) and plan.release and plan.admit is not None for plan in bench.worker.plans)
-
-

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -24,13 +25,15 @@ def vocabulary(models: Path) -> Vocabulary:
     return folder_vocabulary(models / "chain-byte")
 
 
-def sequence(vocabulary: Vocabulary, strings: list[str], reasons: dict[int, str | int] | None = None, include: bool = False, prefix: str = "") -> Sequence:
+def sequence(
+    vocabulary: Vocabulary, strings: list[str], reasons: dict[int, str | int] | None = None, include: bool = False, prefix: str = ""
+) -> Sequence:
     return Sequence(1, "frontend0", Detokenizer(vocabulary.pieces), StopMatcher(strings, include), reasons or {}, prefix=prefix)
 
 
 def play(state: Sequence, ids: list[int], finish: int) -> tuple[list[TextDelta], Ended]:
     """Feed tokens until the sequence ends."""
-    deltas = []
+    deltas: list[TextDelta] = []
     for number, token in enumerate(ids):
         answer = state.take(token, finish if number == len(ids) - 1 else RUNNING, TokenLogprob(token, b"", 0.0, []))
         if isinstance(answer, Ended):
@@ -42,9 +45,8 @@ def play(state: Sequence, ids: list[int], finish: int) -> tuple[list[TextDelta],
 
 def generate(strings: list[str], token_ids: list[int], ignore_eos: bool = False, skip_special_tokens: bool = True) -> Generate:
     stop = StopRules(strings=strings, token_ids=token_ids, ignore_eos=ignore_eos)
-    return Generate(
-        frontend="frontend0", keys=[1], seeds=[1], prompt=TextPrompt("A"), sampling=SamplingParams(), stop=stop, skip_special_tokens=skip_special_tokens
-    )
+    request = Generate(frontend="frontend0", keys=[1], seeds=[1], prompt=TextPrompt("A"), sampling=SamplingParams(), stop=stop)
+    return msgspec.structs.replace(request, skip_special_tokens=skip_special_tokens)
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -61,8 +63,8 @@ def test_what_is_said_adds_up(vocabulary: Vocabulary, ids: list[int], stop: list
     assert "".join(delta.text for delta in deltas) + ended.text == whole[: min(places, default=len(whole))]
     assert ended.finish == ("stop" if places or finish == FINISH_END_TOKEN else "length")
     assert sum(delta.tokens for delta in deltas) + ended.tokens == ended.completion_tokens
-    logprobs = [entry.token for message in (*deltas, ended) for entry in message.logprobs]
-    assert logprobs == ids[: ended.completion_tokens]
+    logprobs = [*(entry for delta in deltas for entry in delta.logprobs), *ended.logprobs]
+    assert [entry.token for entry in logprobs] == ids[: ended.completion_tokens]
     assert all(delta.text for delta in deltas)
 
 

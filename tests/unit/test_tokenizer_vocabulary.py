@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.gguf_files import write_twin
 from tests.support.tokenizer_oracle import ask_transformers
 from tests.support.tokenizers import folder_vocabulary, gguf_metadata, sentencepiece_metadata
 from tokenizer_proc import gguf_source
@@ -20,7 +21,7 @@ TEXTS = [
     " leading and  double   spaces \t tabs\n\nnewlines\r\n",
     "I'm sure they'll've said 'it's' WE'RE",
     "1234567890 3.14159 1,000,000 x2 2x",
-    "na\u00efve caf\u00e9 \u4f60\u597d\u4e16\u754c \u0417\u0434\u0440\u0430\u0432\u0441\u0442\u0432\u0443\u0439 \u0645\u0631\u062d\u0628\u0627",
+    "na\u00efve \u00e9t\u00e9 \u4f60\u597d\u4e16\u754c \u0417\u0434\u0440\u0430\u0432\u0441\u0442\u0432\u0443\u0439 \u0645\u0631\u062d\u0628\u0627",
     "\U0001fae0\U0001f468\u200d\U0001f469\u200d\U0001f467 \ufffd \u0000\u0001",
     "def f(x):\n    return x ** 2  # square\n\tif (a<b&&c>=d) {}",
     "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n",
@@ -107,7 +108,7 @@ def test_missing_tokenizer_is_said(folder: Path) -> None:
         load_vocabulary(folder)
 
 
-@pytest.mark.parametrize("text", ["Hello world END", "the cat dog", "\u00e9\U0001fae0", "<|user|> one two three<|eot|>", "\n\nUser: x", ""])
+@pytest.mark.parametrize("text", ["Hello world END", "the cat dog", "\u00e9\U0001fae0", "<|user|> one two three<|eot|>", "User: x", ""])
 def test_gguf_equals_its_byte_level_twin(models: Path, text: str) -> None:
     twin = folder_vocabulary(models / "dice-byte")
     metadata = gguf_metadata(models / "dice-byte", add_bos_token=True)
@@ -139,6 +140,15 @@ def test_gguf_equals_its_sentencepiece_twin(models: Path, text: str) -> None:
 )
 def test_gguf_bos_flag(models: Path, changes: dict[str, Any], ids: list[int]) -> None:
     assert of_metadata(gguf_metadata(models / "dice-byte", **changes)).encode("A", True) == ids
+
+
+@pytest.mark.parametrize(("flags", "ids"), [({}, [BOS, 32]), ({"add_bos": False}, [32]), ({"add_bos": None}, [32]), ({"bos": False}, [32])])
+def test_gguf_file_is_the_folders_twin(models: Path, tmp_path: Path, flags: dict[str, bool | None], ids: list[int]) -> None:
+    folder = load_vocabulary(models / "dice-byte")
+    twin = load_vocabulary(write_twin(models / "dice-byte", tmp_path / "twin.gguf", **flags))  # type: ignore[arg-type]
+    assert (twin.size, twin.end_ids, twin.template) == (folder.size, folder.end_ids, folder.template)
+    assert twin.encode("A", True) == ids
+    assert twin.encode("<|bos|><|user|>A<|eot|><|assistant|>", False) == [292, 295, 32, 294, 296]
 
 
 def test_gguf_end_tokens(models: Path) -> None:

@@ -14,7 +14,8 @@ from tests.support.plans import Chunk, Planner, Row
 
 ORACLES = Path(__file__).resolve().parents[1] / "oracles"
 CASES = [
-    "llama", "llama-biases-tied", "llama-mha", "llama-linear", "llama-llama3", "llama-yarn", "llama-dynamic", "qwen2", "qwen2-window", "qwen3", "mistral-window",
+    "llama", "llama-biases-tied", "llama-mha", "llama-linear", "llama-llama3", "llama-yarn", "llama-dynamic",
+    "qwen2", "qwen2-window", "qwen3", "mistral-window",
 ]  # fmt: skip
 
 
@@ -48,8 +49,8 @@ def test_family(families: Path, case: str) -> None:
     poison(engine)
     chunked = last_logprobs(engine, ids, [17, 100, 101, len(ids)], blocks=list(range(25, 6, -1)))
     np.testing.assert_allclose(chunked, expected[-1], atol=1e-4)
-    decoded = every_logprobs(engine, ids, 33)
-    np.testing.assert_allclose(decoded, expected[32:], atol=1e-4)
+    decoded = every_logprobs(engine, ids, 250)
+    np.testing.assert_allclose(decoded, expected[249:], atol=1e-4)
 
 
 def test_random_fixture(models: Path, tmp_path: Path) -> None:
@@ -66,20 +67,21 @@ def test_random_fixture(models: Path, tmp_path: Path) -> None:
     np.testing.assert_allclose(tail, expected[1959:], atol=1e-4)
 
 
+@pytest.mark.timeout(300)
 def test_smollm2_greedy(smollm2: Path) -> None:
-    """64 greedy tokens, one stream and three at once, equal transformers' on the same GGUF file."""
-    prompts = ["The capital of France is", "def fibonacci(n):\n", "Once upon a time there was a"]
+    """64 greedy tokens of two rows at once, then one of them alone, equal transformers' on the same GGUF file."""
+    prompts = ["The capital of France is", "def fibonacci(n):\n"]
     answers = json.loads(ask("greedy_ids.py", str(smollm2), "64", stdin=json.dumps(prompts)))
-    engine = make_engine(smollm2, kv_tokens=4096, threads=2)
+    engine = make_engine(smollm2)
     rows = [Row(slot=number, prompt=answer["prompt"], blocks=range(number * 8, number * 8 + 8)) for number, answer in enumerate(answers)]
     planner = Planner()
     streams = [tokens_of(engine.run(planner.start(row))) for row in rows]
     for step in range(63):
-        got = tokens_of(engine.run(planner.plan(decode=[0, 1, 2] if step == 0 else None)))
+        got = tokens_of(engine.run(planner.plan(decode=[0, 1] if step == 0 else None)))
         for stream, token in zip(streams, got, strict=True):
             stream.append(token)
     assert streams == [answer["ids"] for answer in answers]
-    alone = [*tokens_of(engine.run(planner.plan(release=[0, 1, 2], admit=[rows[1]], chunks=[Chunk(1, 0, rows[1].prompt, True)])))]
-    for _ in range(63):
+    alone = tokens_of(engine.run(planner.plan(release=[0, 1], admit=[rows[1]], chunks=[Chunk(1, 0, rows[1].prompt, True)])))
+    for _ in range(31):
         alone += tokens_of(engine.run(planner.plan(decode=[1])))
-    assert alone == answers[1]["ids"]
+    assert alone == answers[1]["ids"][:32]

@@ -1,0 +1,283 @@
+"""The scheduler process alone, over its real sockets; the test plays supervisor, tokenizers and worker."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import zmq
+
+from messages.admit import Abort, Admit
+from messages.cluster import LOADING, READY, STALLED, STOPPING, ClusterState, ProcessReport, ProcessState
+from messages.plan import ToWorker
+from messages.sampling import SamplingParams
+from messages.tokens import FINISH_ERROR, FromScheduler
+from tests.support.null_worker import NullWorker, reference
+from tests.support.scheduler_bench import Client, arguments, attached, prompt_of
+from transport.columns import pack_i32
+from transport.lifetime import ARGUMENTS_VARIABLE
+from transport.reports import CLUSTER_FEED, SUPERVISOR
+from transport.sockets import Feed, Inbox, Outbox
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+CONTEXT, VOCAB = 40, 29
+RUN = "import runpy, sys; runpy.run_module('scheduler', run_name='__main__'); assert 'torch' not in sys.modules; print('no torch')"
+
+
+class Neighbours:
+    """All inboxes around one scheduler process. `until(condition)` plays the worker and keeps what the tokenizers get."""
+
+    def __init__(self, run_dir: Path, **changes: object) -> None:
+        self.args = arguments(run_dir=str(run_dir), **changes)
+        self.context: zmq.Context[Any] = zmq.Context()
+        self.reports: list[ProcessReport] = []
+        self.clients = {name: Client() for name in self.args.tokenizers}
+        self.worker = NullWorker(attached())
+        self.worker_works = True
+        self._supervisor: Inbox[ProcessReport] = Inbox(self.context, run_dir, SUPERVISOR, ProcessReport)
+        self._feed = Feed(self.context, run_dir, CLUSTER_FEED)
+        self._worker: Inbox[ToWorker] = Inbox(self.context, run_dir, "worker0", ToWorker)
+        self._tokenizers: dict[str, Inbox[FromScheduler]] = {name: Inbox(self.context, run_dir, name, FromScheduler) for name in self.args.tokenizers}
+        self.scheduler = Outbox(self.context, run_dir, "scheduler", linger_ms=200)
+        environment = os.environ | {ARGUMENTS_VARIABLE: msgspec.json.encode(self.args).decode(), "PYTHONPATH": str(ROOT)}
+        self.process = subprocess.Popen(
+            [sys.executable, "-P", "-c", RUN], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=run_dir
+        )
+
+    def until(self, condition: Callable[[], bool], seconds: float = 10.0) -> None:
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < deadline, f"timed out; last report {self.reports[-1:]}"
+            self._turn()
+
+    def _turn(self) -> None:
+        self._worker.wait(0.005)
+        for message in self._worker.drain():
+            if self.worker_works:
+                self.worker.receive(message)
+        while self.worker_works and self.worker.pending:
+            self.scheduler.send(self.worker.deliver())
+        for name, inbox in self._tokenizers.items():
+            for answer in inbox.drain():
+                self.clients[name].receive(answer)
+        self.reports += self._supervisor.drain()
+
+    def phase(self, phase: str) -> Callable[[], bool]:
+        return lambda: bool(self.reports) and self.reports[-1].phase == phase
+
+    def gauge(self, name: str, value: float) -> Callable[[], bool]:
+        return lambda: bool(self.reports) and self.reports[-1].gauges.get(name) == value
+
+    def counter(self, name: str, value: float) -> Callable[[], bool]:
+        return lambda: bool(self.reports) and self.reports[-1].counters.get(name) == value
+
+    def admit(self, keys: list[int], prompt: list[int], max_tokens: int | None = 6, tokenizer: str = "tokenizer0") -> None:
+        self.scheduler.send(
+            Admit(tokenizer=tokenizer, keys=keys, seeds=keys, prompt=pack_i32(prompt), sampling=SamplingParams(), end_ids=[3], max_tokens=max_tokens)
+        )
+
+    def publish(self, **incarnations: int) -> None:
+        processes = [ProcessState(name=name, incarnation=number, pid=1, phase=READY) for name, number in incarnations.items()]
+        self._feed.publish(ClusterState(ready=True, phase=READY, reason="", model="m", started=0.0, processes=processes))
+
+    def terminate(self) -> str:
+        """SIGTERM, and what the process printed; its exit code must be 0."""
+        self.process.send_signal(signal.SIGTERM)
+        self.until(lambda: self.process.poll() is not None)
+        self._turn()
+        out, err = self.process.communicate(timeout=5)
+        assert self.process.returncode == 0, err
+        assert "Traceback" not in err
+        assert "no torch" in out
+        return err
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.communicate(timeout=5)
+        for inbox in self._tokenizers.values():
+            inbox.close()
+        self._supervisor.close()
+        self._worker.close()
+        self._feed.close()
+        self.scheduler.close()
+        self.context.term()
+
+
+@pytest.fixture
+def start(run_dir: Path) -> Iterator[Callable[..., Neighbours]]:
+    made: list[Neighbours] = []
+
+    def begin(**changes: object) -> Neighbours:
+        made.append(Neighbours(run_dir, **changes))
+        return made[-1]
+
+    yield begin
+    for neighbours in made:
+        neighbours.close()
+
+
+def assert_served(client: Client, key: int, prompt: list[int], max_tokens: int | None = 6) -> None:
+    assert (client.tokens[key], client.finish[key]) == reference(key, prompt, max_tokens, [3], CONTEXT, VOCAB)
+
+
+def test_phases_facts_service_and_exit(start: Callable[..., Neighbours]) -> None:
+    n = start()
+    n.worker_works = False
+    n.until(n.phase(LOADING))
+    n.admit([1, 2], prompt_of(17))
+    n.worker_works = True
+    n.until(n.phase(READY))
+    n.admit([3], prompt_of(20, 1), None, "tokenizer1")
+    n.admit([4], prompt_of(60))
+    n.until(lambda: set(n.clients["tokenizer0"].finish) == {1, 2} and 3 in n.clients["tokenizer1"].finish and 4 in n.clients["tokenizer0"].refused)
+    for key in (1, 2):
+        assert_served(n.clients["tokenizer0"], key, prompt_of(17))
+    assert_served(n.clients["tokenizer1"], 3, prompt_of(20, 1), None)
+    n.until(lambda: n.reports[-1].counters.get("accepted") == 3 and n.gauge("slots_used", 0)() and n.gauge("running", 0)())
+    last = n.reports[-1]
+    assert last.facts == {"context": CONTEXT, "blocks": 24, "block_size": 4, "slots": 4}
+    assert last.gauges == {
+        "running": 0,
+        "waiting": 0,
+        "waiting_tokens": 0,
+        "slots": 4,
+        "slots_used": 0,
+        "blocks": 24,
+        "blocks_free": 24,
+        "blocks_used": 0,
+    }
+    counters = last.counters
+    assert counters["accepted"] == counters["finished_stop"] + counters["finished_length"] + counters["cancelled"] + counters["errors"]
+    assert counters["refused"] == 1
+    n.terminate()
+    assert n.reports[-1].phase == STOPPING
+
+
+MALFORMED = {
+    "empty": b"",
+    "a byte that is never used": b"\xc1",
+    "text": b"garbage " * 100,
+    "fields missing": msgspec.msgpack.encode({"type": "admit"}),
+    "unknown tag": msgspec.msgpack.encode({"type": "nonsense", "keys": [1]}),
+    "cut short": msgspec.msgpack.encode(Abort([1]))[:-1],
+    "negative key": msgspec.msgpack.encode({"type": "abort", "keys": [-1]}),
+    "not a map": msgspec.msgpack.encode(b"x"),
+    "too deep": b"\x91" * 100_000,
+    "odd column": msgspec.msgpack.encode(Admit(tokenizer="tokenizer0", keys=[9], seeds=[9], prompt=b"abc", sampling=SamplingParams(), end_ids=[])),
+    "unknown tokenizer": msgspec.msgpack.encode(
+        Admit(tokenizer="nobody", keys=[9], seeds=[9], prompt=b"abcd", sampling=SamplingParams(), end_ids=[])
+    ),
+}
+
+
+def test_malformed_frames_are_counted_and_harm_nobody(start: Callable[..., Neighbours]) -> None:
+    n = start()
+    n.until(n.phase(READY))
+    n.admit([99], prompt_of(12), 20)
+    for key, frame in enumerate(MALFORMED.values()):
+        n.scheduler.send_frame(frame)
+        n.admit([key], prompt_of(5))
+    keys = set(range(len(MALFORMED)))
+    n.until(lambda: set(n.clients["tokenizer0"].finish) == keys | {99})
+    assert_served(n.clients["tokenizer0"], 99, prompt_of(12), 20)
+    for key in keys:
+        assert_served(n.clients["tokenizer0"], key, prompt_of(5))
+    n.until(n.counter("bad_frames", len(MALFORMED)))
+    assert "dropped a bad frame" in n.terminate()
+
+
+def test_a_restarted_worker_is_attached_again_and_nothing_is_seen(start: Callable[..., Neighbours]) -> None:
+    n = start()
+    n.until(n.phase(READY))
+    for key in range(1, 9):
+        n.admit([key], prompt_of(key, key), 20)
+    n.until(lambda: len(n.worker.plans) > 4)
+    n.worker.restart()
+    n.until(lambda: len(n.clients["tokenizer0"].finish) == 8)
+    for key in range(1, 9):
+        assert_served(n.clients["tokenizer0"], key, prompt_of(key, key), 20)
+
+
+def test_a_silent_worker_makes_the_scheduler_stalled_and_a_result_ready(start: Callable[..., Neighbours]) -> None:
+    n = start(step_deadline=0.5)
+    n.until(n.phase(READY))
+    n.worker_works = False
+    n.admit([1], prompt_of(5))
+    n.until(n.phase(STALLED))
+    n.worker.restart()
+    n.worker_works = True
+    n.until(n.phase(READY))
+    n.until(lambda: 1 in n.clients["tokenizer0"].finish)
+    assert_served(n.clients["tokenizer0"], 1, prompt_of(5))
+
+
+def test_a_restarted_tokenizer_loses_its_sequences(start: Callable[..., Neighbours]) -> None:
+    n = start()
+    n.until(n.phase(READY))
+    n.publish(tokenizer0=1, tokenizer1=1, frontend0=1)
+    n.worker_works = False
+    n.admit([1], prompt_of(5), 20)
+    n.admit([2], prompt_of(5), 20, "tokenizer1")
+    n.until(n.counter("accepted", 2))
+    n.publish(tokenizer0=1, tokenizer1=2, frontend0=7)
+    n.until(n.counter("cancelled", 1))
+    n.worker.restart()
+    n.worker_works = True
+    n.until(lambda: 1 in n.clients["tokenizer0"].finish)
+    assert n.clients["tokenizer1"].finish == {}
+    n.until(n.gauge("blocks_used", 0))
+
+
+def test_abort_over_the_wire_frees_everything(start: Callable[..., Neighbours]) -> None:
+    n = start()
+    n.until(n.phase(READY))
+    n.worker_works = False
+    n.admit([1, 2, 3, 4, 5, 6], prompt_of(5), None)
+    n.until(n.counter("accepted", 6))
+    n.scheduler.send(Abort([1, 2, 3, 4, 5, 6, 7]))
+    n.worker.restart()
+    n.worker_works = True
+    n.until(lambda: n.counter("cancelled", 6)() and n.gauge("slots_used", 0)() and n.gauge("waiting", 0)())
+    assert n.clients["tokenizer0"].finish == {}
+
+
+def test_sigterm_lets_running_sequences_finish(start: Callable[..., Neighbours]) -> None:
+    n = start()
+    n.until(n.phase(READY))
+    n.worker_works = False
+    n.admit([1], prompt_of(5))
+    n.until(n.gauge("running", 1))
+    n.process.send_signal(signal.SIGTERM)
+    n.until(n.phase(STOPPING))
+    n.admit([2], prompt_of(5))
+    n.until(lambda: 2 in n.clients["tokenizer0"].refused)
+    assert n.clients["tokenizer0"].refused[2].status == 503
+    n.worker.restart()
+    n.worker_works = True
+    n.terminate()
+    assert_served(n.clients["tokenizer0"], 1, prompt_of(5))
+
+
+def test_sigterm_with_a_dead_worker_answers_503_and_exits(start: Callable[..., Neighbours]) -> None:
+    n = start(drain_seconds=0.3)
+    n.until(n.phase(READY))
+    n.worker_works = False
+    n.admit([1], prompt_of(5))
+    n.until(n.gauge("running", 1))
+    n.terminate()
+    client = n.clients["tokenizer0"]
+    assert (client.finish, client.problems[1].status) == ({1: FINISH_ERROR}, 503)
+
+
+def test_without_arguments_it_says_how_to_start() -> None:
+    environment = {name: value for name, value in os.environ.items() if name != ARGUMENTS_VARIABLE} | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-P", "-m", "scheduler"], env=environment, capture_output=True, text=True, timeout=20)
+    assert done.returncode == 1
+    assert "launch.py" in done.stderr

@@ -1,0 +1,160 @@
+"""The worker process alone: the test plays the supervisor and the scheduler over its real sockets."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import pytest
+import zmq
+
+from messages.cluster import DEAD, READY, STOPPING, ProcessReport, ToSupervisor
+from messages.plan import Attach, Shutdown, StepPlan
+from messages.result import Attached, FromWorker, StepFailed, StepResult, WorkerReady
+from tests.support.engines import tokens_of, worker_args
+from tests.support.plans import Planner, Row
+from transport.columns import pack_i32
+from transport.lifetime import ARGUMENTS_VARIABLE
+from transport.sockets import Inbox, Outbox
+from worker.args import WorkerArgs
+
+ROOT = Path(__file__).resolve().parents[2]
+PATIENCE = 60.0
+M = TypeVar("M")
+
+
+class Neighbours:
+    """The supervisor's and the scheduler's inboxes, and the worker between them."""
+
+    def __init__(self, args: WorkerArgs) -> None:
+        self._context: zmq.Context[Any] = zmq.Context()
+        self.supervisor: Inbox[ProcessReport] = Inbox(self._context, args.run_dir, "supervisor", ToSupervisor)
+        self.scheduler: Inbox[FromWorker] = Inbox(self._context, args.run_dir, "scheduler", FromWorker)
+        self.outbox = Outbox(self._context, args.run_dir, args.name)
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), ARGUMENTS_VARIABLE: msgspec.json.encode(args).decode()}
+        self.process = subprocess.Popen([sys.executable, "-P", "-m", "worker"], env=environment, cwd="/", stderr=subprocess.PIPE, text=True)
+        self.reports: list[ProcessReport] = []
+
+    def report(self, wanted: Callable[[ProcessReport], bool]) -> ProcessReport:
+        return _await(self.supervisor, wanted, self.reports)
+
+    def answer(self, kind: type[M]) -> M:
+        """The next message of `kind`; WorkerReady in between is passed over."""
+        found = _await(self.scheduler, lambda message: isinstance(message, kind) or not isinstance(message, WorkerReady), [])
+        assert isinstance(found, kind), found
+        return found
+
+    def attach(self, session: int) -> Attached:
+        self.outbox.send(Attach(session))
+        return self.answer(Attached)
+
+    def run(self, plan: StepPlan) -> StepResult:
+        self.outbox.send(plan)
+        return self.answer(StepResult)
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.communicate(timeout=10)
+        for socket in (self.supervisor, self.scheduler, self.outbox):
+            socket.close()
+        self._context.term()
+
+
+def _await(inbox: Inbox[M], wanted: Callable[[M], bool], seen: list[M]) -> M:
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        inbox.wait(0.2)
+        for message in inbox.drain(1):
+            seen.append(message)
+            if wanted(message):
+                return message
+    raise AssertionError(f"nothing came in {PATIENCE} s; before that: {seen[-3:]}")
+
+
+@pytest.fixture
+def neighbours(models: Path, run_dir: Path) -> Iterator[Neighbours]:
+    play = Neighbours(worker_args(models / "dice-byte", run_dir, kv_tokens=1024))
+    yield play
+    play.close()
+
+
+def test_life(neighbours: Neighbours) -> None:
+    """Loading, ready, attached, plans (two queued at once), stale sessions, bad frames, bad plans, and a clean end."""
+    play = neighbours
+    play.report(lambda report: report.phase == READY)
+    details = [report.detail for report in play.reports]
+    assert any(detail.startswith("loading weights") for detail in details) or any("torch" in detail for detail in details)
+    assert play.answer(WorkerReady).worker == "worker0"
+    assert play.answer(WorkerReady).worker == "worker0"
+
+    attached = play.attach(5)
+    assert attached == Attached(
+        session=5, worker="worker0", blocks=64, block_size=16, max_slots=8, max_blocks_per_slot=128, max_step_tokens=512,
+        context=2048, vocab=attached.vocab,
+    )  # fmt: skip
+
+    planner = Planner(5)
+    row = Row(slot=2, prompt=[5] * 20, blocks=[7, 3, 1])
+    play.outbox.send(planner.start(row))
+    play.outbox.send(planner.plan(decode=[2]))
+    play.outbox.send(planner.plan(decode=None))
+    results = [play.answer(StepResult) for _ in range(3)]
+    assert [result.step for result in results] == [1, 2, 3]
+    assert all(len(tokens_of(result)) == 1 for result in results)
+
+    for frame in (b"", b"\xff\x00", b"\x81\xa4type\xa4nope", msgspec.msgpack.encode(WorkerReady(worker="x")), os.urandom(5000)):
+        play.outbox.send_frame(frame)
+    play.outbox.send(StepPlan(session=4, step=1, decode=pack_i32([2])))
+    play.outbox.send(StepPlan(session=6, step=1, release=b"xyz"))
+    assert tokens_of(play.run(planner.plan(decode=None))) == tokens_of(results[0])
+    counted = play.report(lambda report: report.counters.get("bad_frames", 0) >= 5)
+    assert counted.counters["ignored_plans"] == 2
+    assert counted.gauges["slots_admitted"] == 1
+
+    bad = planner.plan(decode=[3])
+    play.outbox.send(bad)
+    play.outbox.send(planner.plan(decode=[2]))
+    failed = play.answer(StepFailed)
+    assert (failed.session, failed.step) == (5, bad.step)
+    assert "not admitted" in failed.message
+    assert play.answer(WorkerReady).worker == "worker0"
+    assert play.attach(9).session == 9
+    assert len(tokens_of(play.run(Planner(9).start(row)))) == 1
+
+    play.process.send_signal(signal.SIGTERM)
+    play.report(lambda report: report.phase == STOPPING)
+    assert play.process.wait(timeout=10) == 0
+
+
+def test_attaching_again_forgets_all_slots(neighbours: Neighbours) -> None:
+    play = neighbours
+    row = Row(slot=0, prompt=[5], blocks=[0])
+    play.attach(1)
+    play.run(Planner(1).start(row))
+    play.attach(2)
+    play.run(Planner(2).start(row))
+    play.outbox.send(StepPlan(session=2, step=2, decode=pack_i32([1])))
+    assert play.answer(StepFailed).step == 2
+    play.outbox.send(Shutdown())
+    assert play.process.wait(timeout=20) == 0
+
+
+def test_sigterm_while_loading(neighbours: Neighbours) -> None:
+    neighbours.report(lambda report: True)
+    neighbours.process.send_signal(signal.SIGTERM)
+    assert neighbours.process.wait(timeout=30) == 0
+
+
+def test_a_model_that_cannot_be_loaded(run_dir: Path, tmp_path: Path) -> None:
+    play = Neighbours(worker_args(tmp_path / "nothing", run_dir))
+    try:
+        assert play.report(lambda report: report.phase == DEAD).detail
+        assert play.process.wait(timeout=20) == 1
+    finally:
+        play.close()

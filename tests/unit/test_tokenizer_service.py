@@ -1,0 +1,166 @@
+"""The service without sockets: what happens while a prompt is still being encoded, and when a queue is full."""
+
+import asyncio
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import pytest
+from blockbuster import blockbuster_ctx
+
+from messages.admit import Abort, Admit
+from messages.cluster import ClusterState, ProcessState
+from messages.request import Cancel, Generate, Prompt, TextPrompt
+from messages.text import Ended, Started, TextDelta
+from messages.tokens import FINISH_LENGTH, RUNNING
+from tests.support.tokenizer_neighbours import generate, tokens
+from tests.support.tokenizers import folder_vocabulary
+from tokenizer_proc.prompts import PromptEncoder
+from tokenizer_proc.service import Service
+from tokenizer_proc.text_pool import TextPool
+
+
+@dataclass(frozen=True)
+class GatedEncoder(PromptEncoder):
+    """Encodes when the gate is opened; a prompt `panic` breaks as a fault of our own would."""
+
+    gate: threading.Event = field(default_factory=threading.Event)
+
+    def encode(self, prompt: Prompt, context: int | None = None) -> list[int]:
+        assert self.gate.wait(10)
+        if prompt == TextPrompt("panic"):
+            raise BaseException("a panic")
+        return super().encode(prompt, context)
+
+
+@dataclass
+class Neighbours:
+    """Collects what the service sends."""
+
+    to_frontend: list[msgspec.Struct] = field(default_factory=list)
+    to_scheduler: list[msgspec.Struct] = field(default_factory=list)
+    rejected: list[str] = field(default_factory=list)
+    full: bool = False
+
+    def frontend(self, message: msgspec.Struct) -> bool:
+        self.to_frontend.append(message)
+        return True
+
+    def scheduler(self, message: msgspec.Struct) -> bool:
+        if not self.full:
+            self.to_scheduler.append(message)
+        return not self.full
+
+    def reject(self, why: str) -> None:
+        self.rejected.append(why)
+
+
+def state(frontend: int = 1, scheduler: int = 1) -> ClusterState:
+    processes = [
+        ProcessState(name="frontend0", incarnation=frontend, pid=1, phase="ready"),
+        ProcessState(name="scheduler", incarnation=scheduler, pid=2, phase="ready", facts={"context": 100}),
+    ]
+    return ClusterState(ready=True, phase="ready", reason="", model="m", started=0.0, processes=processes)
+
+
+@dataclass
+class Stage:
+    """A service, its neighbours and the gate of its encoder."""
+
+    service: Service
+    others: Neighbours
+    gate: threading.Event
+
+    def ask(self, request: Generate) -> None:
+        self.service.handle(request)
+
+    async def open(self) -> None:
+        """Let everything waiting be encoded, and wait for it."""
+        self.gate.set()
+        async with asyncio.timeout(10):
+            while self.service.pool.waiting:
+                await asyncio.sleep(0.005)
+
+    def problems(self) -> list[str]:
+        return [message.problem.code for message in self.others.to_frontend if isinstance(message, Ended) and message.problem]
+
+
+@pytest.fixture
+async def stage(models: Path) -> Stage:
+    vocabulary = folder_vocabulary(models / "chain-byte")
+    encoder, others = GatedEncoder(vocabulary, None), Neighbours()
+    pool = TextPool(asyncio.get_running_loop())
+    service = Service("tokenizer0", encoder, pool, {"frontend0": others.frontend}, others.scheduler, others)
+    service.on_cluster(state())
+    return Stage(service, others, encoder.gate)
+
+
+async def test_cancelled_while_encoding_is_never_admitted(stage: Stage) -> None:
+    stage.ask(generate(1))
+    stage.ask(generate(2, keys=[2, 3]))
+    stage.service.handle(Cancel([1, 3]))
+    await stage.open()
+    assert [message.keys for message in stage.others.to_scheduler if isinstance(message, Admit)] == [[2]]
+    assert stage.others.to_frontend == [Started(2, 2)]
+    assert stage.service.preparing == 0
+    stage.ask(generate(1))
+    await stage.open()
+    assert len(stage.others.to_scheduler) == 2
+
+
+async def test_frontend_restart_while_encoding(stage: Stage) -> None:
+    stage.ask(generate(1))
+    stage.service.on_cluster(state(frontend=2))
+    await stage.open()
+    assert stage.others.to_scheduler == []
+
+
+async def test_scheduler_restart_while_encoding_is_not_noticed(stage: Stage) -> None:
+    stage.ask(generate(1))
+    stage.service.on_cluster(state(scheduler=2))
+    await stage.open()
+    assert len(stage.others.to_scheduler) == 1
+    stage.service.on_cluster(state(scheduler=3))
+    assert stage.others.to_scheduler[1:] == [Abort([1])]
+    assert stage.problems() == ["scheduler_restarted"]
+
+
+async def test_full_scheduler_queue(stage: Stage) -> None:
+    stage.others.full = True
+    stage.ask(generate(1, keys=[1, 2]))
+    await stage.open()
+    assert stage.problems() == ["overloaded", "overloaded"]
+    assert len(stage.service.sequences) == 0
+
+
+async def test_a_fault_of_ours_fails_that_request_alone(stage: Stage) -> None:
+    stage.ask(generate(1, TextPrompt("panic")))
+    stage.ask(generate(2))
+    await stage.open()
+    assert stage.problems() == ["internal_error"]
+    assert len(stage.others.to_scheduler) == 1
+
+
+async def test_shutting_down_tells_everyone(stage: Stage) -> None:
+    stage.ask(generate(1))
+    await stage.open()
+    stage.gate.clear()
+    stage.ask(generate(2))
+    stage.service.shut_down()
+    assert stage.problems() == ["shutting_down", "shutting_down"]
+    await stage.open()
+    assert len(stage.others.to_scheduler) == 2
+    assert stage.others.to_scheduler[1] == Abort([1])
+
+
+async def test_the_event_loop_never_blocks(stage: Stage) -> None:
+    stage.gate.set()
+    with blockbuster_ctx():
+        stage.ask(generate(1, strings=["zzz"]))
+        await stage.open()
+        stage.service.handle(tokens((1, 64, RUNNING, 0)))
+        stage.service.handle(tokens((1, 65, FINISH_LENGTH, 1)))
+    assert stage.others.to_frontend[1] == TextDelta(1, "a", 1)
+    assert isinstance(stage.others.to_frontend[2], Ended)
+    assert len(stage.service.sequences) == 0
