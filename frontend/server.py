@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.1
 DRAIN_SECONDS = 3.5
+GOODBYE_SECONDS = 1.0
 LAST_WORDS_SECONDS = 0.5
 KEEP_ALIVE_SECONDS = 75.0
 MAX_HEADER_BYTES = 16 << 10
@@ -92,13 +93,18 @@ class Server:
         """Let live requests end, then end them; new ones on open connections are refused."""
         self._core.view.stopping = True
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + DRAIN_SECONDS
-        while len(self._core.dispatcher) and loop.time() < deadline:
+        began = loop.time()
+        while len(self._core.dispatcher) and loop.time() - began < self._drain_seconds():
             self._poll()
             await asyncio.sleep(POLL_SECONDS / 2)
         if count := len(self._core.dispatcher):
             log.warning("ending %d live sequences", count)
         self._core.dispatcher.fail_all(Problem(status=503, code="shutting_down", message="the server is shutting down", retry_after=5.0))
+
+    def _drain_seconds(self) -> float:
+        """The supervisor's deadline, less the time to say goodbye; DRAIN_SECONDS while it is not known."""
+        state = self._core.view.state
+        return DRAIN_SECONDS if state is None or state.stop_seconds is None else state.stop_seconds - GOODBYE_SECONDS
 
     def _close(self) -> None:
         self._inbox.close()

@@ -231,6 +231,7 @@ class Supervisor:
             model=self._model,
             started=self._started,
             processes=processes,
+            stop_seconds=self._stop_seconds,
         )
 
 

@@ -47,6 +47,7 @@ class ClusterState(msgspec.Struct, frozen=True, kw_only=True, tag="cluster"):
     """Published by the supervisor twice a second and at every change.
 
     `ready` is true when every process is READY and heard from within its limit; `reason` says why not. `phase` is the least advanced one.
+    `stop_seconds`: once the cluster is stopping, how long running requests may take to end.
     """
 
     ready: bool
@@ -55,6 +56,7 @@ class ClusterState(msgspec.Struct, frozen=True, kw_only=True, tag="cluster"):
     model: str
     started: float
     processes: list[ProcessState]
+    stop_seconds: float | None = None
 
 
 class StatusQuery(msgspec.Struct, frozen=True, tag="status"):

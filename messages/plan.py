@@ -17,7 +17,8 @@ class Admissions(msgspec.Struct, frozen=True, kw_only=True):
 
     `prompt_len` tells prompt tokens from generated ones for the penalties; after a preemption or a worker restart a row is admitted again
     and its generated tokens are prefilled behind the prompt, so the penalties and the position-keyed randomness continue exactly.
-    `seen_slot`/`seen_count`/`seen_tokens` (i32; tokens concatenated) name tokens a row already holds through cached blocks, for rows with penalties only.
+    `seen_slot`/`seen_count`/`seen_tokens` (i32; tokens concatenated) name tokens a row already holds through cached blocks; only rows with
+    penalties need them.
     """
 
     slot: bytes

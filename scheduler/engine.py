@@ -56,6 +56,10 @@ class Engine:
 
     # What comes in
 
+    def open(self) -> None:
+        """Ask for a worker that is there already: one that outlived the scheduler before this one will not say again that it is ready."""
+        self._attach()
+
     def receive(self, message: FromTokenizerProc | FromWorker, now: float) -> None:
         """Take one message in. Raises ContractError when its content breaks the contract; nothing of it has been used then."""
         match message:

@@ -62,6 +62,8 @@ class Service:
 
     def run(self) -> None:
         try:
+            self._engine.open()
+            self._send()
             while not self._lifetime.stopping.is_set():
                 self._turn()
             self._drain()

@@ -24,7 +24,9 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def smollm2() -> Path:
     """The default model's .gguf file, fetched into the model cache when it is not there."""
-    done = subprocess.run([sys.executable, str(ROOT / "launch.py"), "model", "pull", "smollm2-135m-instruct"], cwd=ROOT, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "launch.py"), "model", "pull", "smollm2-135m-instruct"], cwd=ROOT, capture_output=True, text=True, timeout=600
+    )
     assert done.returncode == 0, done.stderr
     return Path(done.stdout.strip().splitlines()[-1])
 

@@ -43,16 +43,24 @@ class Process:
         frontends = {name: self._outboxes[name].send for name in args.frontends}
         self.service = Service(args.name, encoder, TextPool(loop), frontends, self._outboxes[SCHEDULER].send, self._inbox)
         self._inbox.listen(self.service.handle)
+        self._ready = False
 
     def tick(self, reporter: Reporter) -> None:
         state = self._feed.latest()
         if state is not None:
             self.service.on_cluster(state)
+            self._see_cluster(reporter)
         service = self.service
         gauges = {"sequences": len(service.sequences), "preparing": service.preparing, "texts_waiting": service.pool.waiting}
         dropped = sum(outbox.dropped for outbox in self._outboxes.values())
         counters = {"bad_frames": self._inbox.bad_frames, "dropped": dropped, **asdict(service.counters)}
         reporter.numbers(dict(gauges), dict(counters))
+
+    def _see_cluster(self, reporter: Reporter) -> None:
+        """Ready from the first state on: a restarted process does not know the context limit before."""
+        if not self._ready:
+            self._ready = True
+            reporter.phase(READY)
 
     def close(self) -> None:
         """Tell the clients of running sequences, then close the sockets (what is queued has LINGER_MS to go out)."""
@@ -78,7 +86,7 @@ async def serve(args: TokenizerArgs, encoder: PromptEncoder, lifetime: Lifetime,
     """Run until the lifetime ends."""
     process = Process(args, encoder, asyncio.get_running_loop())
     reporter.facts(chat=int(encoder.template is not None), vocab=encoder.vocabulary.size)
-    reporter.phase(READY)
+    reporter.phase(LOADING, "waiting for the cluster's state")
     while not lifetime.stopping.is_set():
         pulse.last = time.monotonic()
         process.tick(reporter)

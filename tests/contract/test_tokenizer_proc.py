@@ -87,9 +87,8 @@ def text_of(message: FromTokenizer) -> str:
 
 def test_reports_and_ends_at_sigterm(run_dir: Path, models: Path) -> None:
     with Neighbours(run_dir, models / "chain-byte") as neighbours:
-        report = neighbours.report(lambda report: report.phase == "ready" and bool(report.facts))
+        report = neighbours.start().report(lambda report: report.phase == "ready")
         assert report.facts == {"chat": 1, "vocab": 312}
-        neighbours.know(2048)
         admitted(neighbours, generate(5))
         report = neighbours.report(lambda report: report.gauges.get("sequences") == 1)
         assert report.counters["prompt_tokens"] == 2
@@ -228,7 +227,7 @@ def test_without_a_template(run_dir: Path, models: Path, tmp_path: Path) -> None
     template = settings.pop("chat_template")
     (model / "tokenizer_config.json").write_text(json.dumps(settings))
     with Neighbours(run_dir, model) as neighbours:
-        assert neighbours.report(lambda report: report.phase == "ready" and bool(report.facts)).facts["chat"] == 0
+        assert neighbours.start().report(lambda report: report.phase == "ready").facts["chat"] == 0
         neighbours.know(2048)
         problem = problem_of(neighbours, generate(3, chat({"role": "user", "content": "A"})))
         assert (problem.status, problem.code) == (400, "no_chat_template")

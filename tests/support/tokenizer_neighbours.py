@@ -83,9 +83,11 @@ class Neighbours:
         self._zmq.term()
 
     def start(self) -> Self:
-        """Wait for READY, then make the cluster's state known."""
+        """Make the cluster's state known, and wait for READY, which comes after it."""
+        self.report(lambda report: report.phase == "loading" and "cluster" in report.detail)
+        self.know(self._context)
         self.report(lambda report: report.phase == "ready")
-        return self.know(self._context)
+        return self
 
     def know(self, context: int | None, phase: str = "ready") -> Self:
         """Publish a state until the process has surely seen it (it answers requests by it)."""
