@@ -2,6 +2,7 @@
 
 import torch
 
+from kernels.quantised import quant_linear
 from kernels.reference import attention, embedding, linear, mlp, norm, rope, sampling
 
 
@@ -9,6 +10,7 @@ class Reference:
     """The plain-torch set, for CPU."""
 
     Linear = linear.Linear
+    quant_linear = staticmethod(quant_linear)
     AttentionBatch = attention.AttentionBatch
     embed = staticmethod(embedding.embed)
     rms_norm = staticmethod(norm.rms_norm)

@@ -3,6 +3,7 @@
 Shapes: T tokens of the step, C hidden size, H query heads, K key/value heads, D head size, V vocabulary.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -11,7 +12,12 @@ from torch import Tensor
 from checkpoint.config import ModelConfig
 from kernels.backend import Kernels
 from kernels.reference.attention import AttentionBatch
-from kernels.reference.linear import FAST_ROWS, Linear
+from kernels.reference.linear import FAST_ROWS
+
+Product = Callable[[Tensor], Tensor]
+"""[T, K] to [T, N]: Linear or QuantLinear."""
+Embed = Callable[[Tensor, int], Tensor]
+"""Rows of the embedding for int64 tokens [T], as [rows, C] with zeros past them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,23 +25,24 @@ class Layer:
     """Weights of one layer: q, k and v as one product, gate and up as one; `q_norm` and `k_norm` [D] where the family has them."""
 
     input_norm: Tensor
-    qkv: Linear
+    qkv: Product
     q_norm: Tensor | None
     k_norm: Tensor | None
-    output: Linear
+    output: Product
     mlp_norm: Tensor
-    gate_up: Linear
-    down: Linear
+    gate_up: Product
+    down: Product
 
 
 @dataclass(frozen=True, kw_only=True)
 class Weights:
-    """All weights of a model; `embedding` is [V, C]."""
+    """All weights of a model. Products of fewer than `fast_rows` rows are no faster than of that many."""
 
-    embedding: Tensor
+    embed: Embed
     layers: list[Layer]
     norm: Tensor
-    head: Linear
+    head: Product
+    fast_rows: int = FAST_ROWS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,8 +75,8 @@ class Decoder:
         """Logits [wanted, V] in float32 of the wanted rows; writes the keys and values of all tokens into the cache."""
         weights, eps = self._weights, self.config.norm_eps
         count = step.tokens.shape[0]
-        rows = max(count, FAST_ROWS)
-        x = self._kernels.embed(weights.embedding, step.tokens, rows)
+        rows = max(count, weights.fast_rows)
+        x = weights.embed(step.tokens, rows)
         cos, sin = self._cos.index_select(0, step.positions), self._sin.index_select(0, step.positions)
         mixed = x.new_zeros(rows, self._q_size)
         normed = self._kernels.rms_norm(x, weights.layers[0].input_norm, eps)
@@ -100,12 +107,12 @@ class Decoder:
         self._kernels.attend(q, *cache, batch, self._scale, mixed.view(count, config.heads, size))
 
     def _logits(self, normed: Tensor, wanted: Tensor) -> Tensor:
-        count = wanted.shape[0]
+        count, fast = wanted.shape[0], self._weights.fast_rows
         if count == 0:
             return normed.new_empty(0, self.config.vocab, dtype=torch.float32)
-        if normed.shape[0] == FAST_ROWS and count < FAST_ROWS:  # padded already: the rows not wanted cost nothing
+        if normed.shape[0] == fast and count < fast:  # padded already: the rows not wanted cost nothing
             return self._weights.head(normed).index_select(0, wanted).float()
         rows = normed.index_select(0, wanted)
-        if count < FAST_ROWS:
-            rows = torch.cat((rows, rows.new_zeros(FAST_ROWS - count, rows.shape[1])))
+        if count < fast:
+            rows = torch.cat((rows, rows.new_zeros(fast - count, rows.shape[1])))
         return self._weights.head(rows)[:count].float()

@@ -16,7 +16,7 @@ from worker.args import WorkerArgs
 from worker.decoder import Decoder
 from worker.memory import make_cache
 from worker.step import Engine
-from worker.weights import Read, build_decoder, dummy_reader, resolve_dtype, to_tensor
+from worker.weights import Read, ReadRaw, build_decoder, dummy_reader, resolve_dtype, to_tensor
 
 log = logging.getLogger(__name__)
 
@@ -31,8 +31,8 @@ def _positions(args: WorkerArgs, config: ModelConfig) -> int:
 def _decoder(args: WorkerArgs, config: ModelConfig, positions: int, progress: Callable[[float], None]) -> Decoder:
     kernels, dtype = kernels_for(torch.device(args.device)), resolve_dtype(args.dtype)
 
-    def build(read: Read) -> Decoder:
-        return build_decoder(config, read, kernels, dtype, positions, progress)
+    def build(read: Read, read_raw: ReadRaw | None = None) -> Decoder:
+        return build_decoder(config, read, kernels, dtype, positions, progress, read_raw)
 
     if args.dummy_weights:
         return build(dummy_reader({name: tuple(shape) for name, shape in expected_tensors(config).items()}))
@@ -42,7 +42,7 @@ def _decoder(args: WorkerArgs, config: ModelConfig, positions: int, progress: Ca
         if unused:
             log.warning("%d tensors of the checkpoint are not used: %s", len(unused), ", ".join(unused[:SHOWN]))
         stored = source.names()
-        return build(lambda name: to_tensor(source.read(name), stored[name].dtype))
+        return build(lambda name: to_tensor(source.read(name), stored[name].dtype), source.read_raw)
     finally:
         source.close()
 

@@ -1,6 +1,8 @@
 """Fills a decoder from a checkpoint, or with random numbers for benchmarks."""
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import msgspec
 import numpy as np
@@ -8,12 +10,17 @@ import torch
 from torch import Tensor
 
 from checkpoint.config import ModelConfig
+from checkpoint.source import RawTensor
 from kernels.backend import Kernels
-from kernels.reference.linear import Linear
+from kernels.quantised import QuantLinear
+from kernels.reference.linear import FAST_ROWS
 from kernels.reference.rope import RopeSpec
-from worker.decoder import Decoder, Layer, Weights
+from worker.decoder import Decoder, Embed, Layer, Product, Weights
+
+log = logging.getLogger(__name__)
 
 Read = Callable[[str], Tensor]
+ReadRaw = Callable[[str], RawTensor]
 Progress = Callable[[float], None]
 
 DTYPES = {"auto": torch.float32, "float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -38,40 +45,91 @@ def to_tensor(array: np.ndarray, stored: str) -> Tensor:
     return torch.from_numpy(array)
 
 
-def build_decoder(config: ModelConfig, read: Read, kernels: Kernels, dtype: torch.dtype, positions: int, progress: Progress) -> Decoder:
-    """A decoder for `positions` positions. `read` gives a tensor by its Hugging Face name; `progress` is told a share of 0..1."""
+def build_decoder(
+    config: ModelConfig, read: Read, kernels: Kernels, dtype: torch.dtype, positions: int, progress: Progress, read_raw: ReadRaw | None = None
+) -> Decoder:
+    """A decoder for `positions` positions. `read` gives a tensor by its Hugging Face name; `progress` is told a share of 0..1.
+
+    With `read_raw` and float32, matrices stay in the few bits they are stored in where the kernels can compute with those.
+    """
     parts = config.layers + 2
-
-    def get(name: str) -> Tensor:
-        return read(name).to(dtype)
-
-    embedding = get("model.embed_tokens.weight")
+    matrices = Matrices(read, kernels, dtype, read_raw)
+    embed, head = matrices.ends(config.tied_head)
     progress(1 / parts)
     layers = []
     for number in range(config.layers):
-        layers.append(_layer(config, get, kernels, f"model.layers.{number}."))
+        layers.append(_layer(config, matrices, f"model.layers.{number}."))
         progress((number + 2) / parts)
-    head = kernels.Linear(embedding if config.tied_head else get("lm_head.weight"))
-    weights = Weights(embedding=embedding, layers=layers, norm=get("model.norm.weight"), head=head)
+    norm = matrices.get("model.norm.weight")
+    weights = Weights(embed=embed, layers=layers, norm=norm, head=head, fast_rows=FAST_ROWS if matrices.dense else 1)
+    matrices.report()
     progress(1.0)
     rope = kernels.rope_table(RopeSpec(**msgspec.structs.asdict(config.rope)), config.head_dim, positions, dtype)
     return Decoder(config, weights, kernels, rope)
 
 
-def _layer(config: ModelConfig, get: Read, kernels: Kernels, prefix: str) -> Layer:
-    def linear(names: list[str], bias: bool) -> Linear:
-        weight = torch.cat([get(f"{prefix}{name}.weight") for name in names])
-        return kernels.Linear(weight, torch.cat([get(f"{prefix}{name}.bias") for name in names]) if bias else None)
+class Matrices:
+    """Makes the products of a decoder, in the stored bits where that can be and else in `dtype`, and counts both."""
+
+    def __init__(self, read: Read, kernels: Kernels, dtype: torch.dtype, read_raw: ReadRaw | None) -> None:
+        self.packed: list[QuantLinear] = []
+        self.dense = 0
+        self._read = read
+        self._kernels = kernels
+        self._dtype = dtype
+        self._read_raw = read_raw if dtype == torch.float32 else None
+
+    def get(self, name: str) -> Tensor:
+        """A tensor in `dtype`."""
+        return self._read(name).to(self._dtype)
+
+    def product(self, names: Sequence[str], bias: bool = False) -> Product:
+        """The product with the weights of these modules on top of one another."""
+        offset = torch.cat([self.get(f"{name}.bias") for name in names]) if bias else None
+        return self._stored(names, offset) or self._expanded(torch.cat([self.get(f"{name}.weight") for name in names]), offset)
+
+    def ends(self, tied: bool) -> tuple[Embed, Product]:
+        """The embedding and the head, which may be one matrix."""
+        name = "model.embed_tokens"
+        stored = self._stored([name])
+        if stored is not None:
+            return stored.embed, stored if tied else self.product(["lm_head"])
+        table = self.get(f"{name}.weight")
+        return partial(self._kernels.embed, table), self._expanded(table, None) if tied else self.product(["lm_head"])
+
+    def report(self) -> None:
+        """Says how many matrices are kept in which way."""
+        if self.packed:
+            size = sum(matrix.nbytes for matrix in self.packed) / 1e6
+            log.info("quantised weights: %d products with packed matrices (%.0f MB), %d with expanded ones", len(self.packed), size, self.dense)
+
+    def _stored(self, names: Sequence[str], bias: Tensor | None = None) -> QuantLinear | None:
+        if self._read_raw is None:
+            return None
+        raw = [self._read_raw(f"{name}.weight") for name in names]
+        made = self._kernels.quant_linear([(part.kind, part.data) for part in raw], bias)
+        if made is not None:
+            self.packed.append(made)
+        return made
+
+    def _expanded(self, weight: Tensor, bias: Tensor | None) -> Product:
+        self.dense += 1
+        return self._kernels.Linear(weight, bias)
+
+
+def _layer(config: ModelConfig, matrices: Matrices, prefix: str) -> Layer:
+    def product(names: str, bias: bool) -> Product:
+        return matrices.product([prefix + name for name in names.split()], bias)
 
     return Layer(
-        input_norm=get(f"{prefix}input_layernorm.weight"),
-        qkv=linear(["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"], config.qkv_bias),
-        q_norm=get(f"{prefix}self_attn.q_norm.weight") if config.qk_norm else None,
-        k_norm=get(f"{prefix}self_attn.k_norm.weight") if config.qk_norm else None,
-        output=linear(["self_attn.o_proj"], config.output_bias),
-        mlp_norm=get(f"{prefix}post_attention_layernorm.weight"),
-        gate_up=linear(["mlp.gate_proj", "mlp.up_proj"], config.mlp_bias),
-        down=linear(["mlp.down_proj"], config.mlp_bias),
+        input_norm=matrices.get(f"{prefix}input_layernorm.weight"),
+        qkv=product("self_attn.q_proj self_attn.k_proj self_attn.v_proj", config.qkv_bias),
+        q_norm=matrices.get(f"{prefix}self_attn.q_norm.weight") if config.qk_norm else None,
+        k_norm=matrices.get(f"{prefix}self_attn.k_norm.weight") if config.qk_norm else None,
+        output=product("self_attn.o_proj", config.output_bias),
+        mlp_norm=matrices.get(f"{prefix}post_attention_layernorm.weight"),
+        gate_up=product("mlp.gate_proj mlp.up_proj", config.mlp_bias),
+        down=product("mlp.down_proj", config.mlp_bias),
     )
 
 

@@ -1,0 +1,1 @@
+"""A kernel in C, compiled where it runs; nothing depends on it."""
