@@ -181,9 +181,9 @@ class Engine:
         return problem or self._queue_full(len(admit.keys), tokens.size * len(admit.keys))
 
     def _queue_full(self, sequences: int, tokens: int) -> Problem | None:
-        """The caps of the waiting line; into an empty line a prompt of any length may go."""
+        """The caps of the waiting line; into an empty line a request of any size may go, or it could never be served."""
         waiting = self._waiting
-        if len(waiting) + sequences <= self._args.max_queue and (not waiting or waiting.tokens + tokens <= self._args.max_queue_tokens):
+        if not waiting or (len(waiting) + sequences <= self._args.max_queue and waiting.tokens + tokens <= self._args.max_queue_tokens):
             return None
         work = waiting.tokens + len(waiting) * self.tally.generated_per_sequence
         return Problem(

@@ -60,6 +60,11 @@ def load_engine(args: WorkerArgs, reporter: Reporter, stopping: Callable[[], boo
     if args.block_size < 1 or args.max_slots < 1 or args.max_step_tokens < 1:
         raise ValueError("block_size, max_slots and max_step_tokens must be at least 1")
     config = read_config(Path(args.model))
+    log.info(
+        "%s: %d layers, hidden %d, %d/%d heads of %d, vocabulary %d, context %d, rope %s with theta %g",
+        config.family, config.layers, config.hidden, config.heads, config.kv_heads, config.head_dim, config.vocab, config.context,
+        config.rope.kind, config.rope.theta,
+    )  # fmt: skip
     positions = -(-_positions(args, config) // args.block_size) * args.block_size
 
     def progress(share: float) -> None:

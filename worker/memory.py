@@ -86,6 +86,8 @@ def make_cache(config: ModelConfig, dtype: torch.dtype, kv_tokens: int, block_si
     size, available = token_bytes(config, dtype), available_bytes()
     blocks = choose_blocks(kv_tokens, block_size, max_slots, context, size, available)
     cache = allocate(config, dtype, blocks, block_size)
+    if cache.blocks * block_size < kv_tokens:
+        log.warning("asked for KV memory for %d tokens; there is room for %d", kv_tokens, cache.blocks * block_size)
     log.info(
         "KV memory: %d blocks of %d tokens = %d tokens, %.1f KiB a token, %.2f GiB of %.2f GiB free",
         cache.blocks, block_size, cache.blocks * block_size, size / 1024, cache.blocks * block_size * size / 2**30, available / 2**30,

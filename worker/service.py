@@ -20,6 +20,8 @@ log = logging.getLogger(__name__)
 
 SCHEDULER = "scheduler"
 READY_SECONDS = 1.0
+FIRST_READY_SECONDS = 0.25
+"""A scheduler that is there already may ask by itself; this is longer than its socket takes to connect."""
 WAIT_SECONDS = 0.1
 """The longest the loop sleeps: how late it may notice SIGTERM."""
 NO_SESSION = -1
@@ -44,7 +46,7 @@ class Service:
     def run(self) -> None:
         """Serve until SIGTERM or Shutdown."""
         self._reporter.phase(READY, "waiting for the scheduler")
-        last_ready = 0.0
+        last_ready = time.monotonic() - READY_SECONDS + FIRST_READY_SECONDS
         try:
             while not self._lifetime.stopping.is_set():
                 self._pulse.beat()
@@ -120,7 +122,7 @@ class Service:
     def _report(self) -> None:
         totals = self._engine.totals
         self._reporter.numbers(
-            {"slots_admitted": float(self._engine.slots.admitted.sum())},
+            {},
             {
                 "steps": float(totals.steps),
                 "prefill_tokens": float(totals.prefill_tokens),

@@ -85,6 +85,13 @@ def test_the_queue_is_bounded_in_sequences() -> None:
     assert sorted(bench.clients["tokenizer0"].finish) == first + third
 
 
+def test_an_empty_queue_takes_a_request_of_more_sequences_than_its_cap() -> None:
+    bench = Bench(max_queue=1)
+    keys = bench.admit(prompt_of(3), 6, n=3)
+    bench.settle()
+    assert sorted(bench.clients["tokenizer0"].finish) == keys
+
+
 def test_the_queue_is_bounded_in_tokens_but_takes_one_of_any_length() -> None:
     bench = Bench(max_queue_tokens=20)
     bench.admit(prompt_of(39), 1)
