@@ -2,7 +2,7 @@
 # make test    set up and run lint, types and tests
 #
 # PYTHON=python3.12       interpreter for .venv (3.11 or newer)
-# TORCH_INDEX=URL         an extra package index for torch; https://download.pytorch.org/whl/cpu has the small build without CUDA
+# TORCH_INDEX=URL         the package index for torch alone; https://download.pytorch.org/whl/cpu has the small build without CUDA
 # ARGS="--model NAME"     arguments for `launch.py cluster start`
 # PYTEST_ARGS="-k name"   arguments for pytest
 
@@ -14,7 +14,7 @@ PYTEST_ARGS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check install $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
+PIP := $(BIN)/python -m pip --disable-pip-version-check install
 
 .PHONY: serve test lint types tests tests-slow wheel clean
 .DELETE_ON_ERROR:
@@ -48,6 +48,7 @@ clean:
 
 # The stamps are newer than their lock when what it names is installed; a failed install leaves none.
 $(VENV)/.run-installed: requirements.lock | $(BIN)/python
+	$(if $(TORCH_INDEX),$(PIP) --no-deps --index-url $(TORCH_INDEX) $$(grep '^torch==' requirements.lock))
 	$(PIP) -r requirements.lock
 	@touch $@
 

@@ -9,7 +9,7 @@ import msgspec
 
 from frontend.errors import invalid
 from frontend.refusals import Neutral, strip
-from messages.request import ChatPrompt, Prompt, TextPrompt, TokenId, TokenPrompt
+from messages.request import Prompt, TextPrompt, TokenId, TokenPrompt
 
 R = TypeVar("R", bound=msgspec.Struct)
 
@@ -38,15 +38,15 @@ def decode(body: bytes, kind: type[R], neutral: dict[str, Neutral]) -> R:
 
 def _json_object(body: bytes) -> dict[str, Any]:
     if len(body) > MAX_VALUES and sum(body.count(mark) for mark in (b"{", b"[", b'":')) > MAX_VALUES:
-        raise invalid(f"the request body holds more than {MAX_VALUES} values", code="too_many_values")
+        raise invalid(f"The request body holds more than {MAX_VALUES} values.", code="too_many_values")
     try:
         value = msgspec.json.decode(body)
     except RecursionError as error:
-        raise invalid("the request body is nested too deeply", code="invalid_json") from error
+        raise invalid("The request body is nested too deeply.", code="invalid_json") from error
     except (msgspec.DecodeError, UnicodeError) as error:
-        raise invalid(f"the request body is not valid JSON: {error}", code="invalid_json") from error
+        raise invalid(f"The request body is not valid JSON: {error}.", code="invalid_json") from error
     if not isinstance(value, dict):
-        raise invalid("the request body must be a JSON object", code="invalid_json")
+        raise invalid("The request body must be a JSON object.", code="invalid_json")
     return value
 
 
@@ -61,35 +61,10 @@ def _integer(name: str, value: Any) -> Any:
 def _explained(text: str) -> Exception:
     """msgspec's sentence as a 400 that names the field."""
     if missing := _MISSING.search(text):
-        return invalid(f"{missing[1]} is required", missing[1], "missing_parameter")
+        return invalid(f"{missing[1]} is required.", missing[1], "missing_parameter")
     if found := _FIELD.search(text):
-        return invalid(f"{found[1]}{found[2]}: {text[: found.start()]}", found[1])
-    return invalid(text)
-
-
-def chat_prompt(messages: list[dict[str, Any]], add_generation_prompt: bool) -> ChatPrompt:
-    """Messages as the tokenizer gets them. Raises ApiError for content that is not text."""
-    for number, message in enumerate(messages):
-        _check_content(message.get("content"), f"messages[{number}].content")
-    return ChatPrompt([{name: raw(value) for name, value in message.items()} for message in messages], add_generation_prompt)
-
-
-def _check_content(content: Any, where: str) -> None:
-    if content is None or isinstance(content, str):
-        return
-    if not isinstance(content, list):
-        raise invalid(f"{where} must be a string or a list of text parts", "messages")
-    for part in content:
-        if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
-            raise invalid(f'{where}: only parts like {{"type": "text", "text": "..."}} are supported', "messages", "unsupported_parameter")
-
-
-def raw(value: Any) -> msgspec.Raw:
-    """A JSON value as a MessagePack fragment. Raises ApiError for numbers and nesting beyond what MessagePack carries."""
-    try:
-        return msgspec.Raw(msgspec.msgpack.encode(value))
-    except (OverflowError, RecursionError, UnicodeError) as error:
-        raise invalid("messages hold a value that is too large or nested too deeply", "messages") from error
+        return invalid(f"{found[1]}{found[2]}: {text[: found.start()]}.", found[1])
+    return invalid(f"{text}.")
 
 
 def prompts(value: Any, add_special_tokens: bool) -> list[Prompt]:
@@ -97,13 +72,13 @@ def prompts(value: Any, add_special_tokens: bool) -> list[Prompt]:
     if isinstance(value, str):
         return [TextPrompt(value, add_special_tokens)]
     if not isinstance(value, list):
-        raise invalid("prompt must be a string, a list of strings, a list of token ids or a list of such lists", "prompt")
+        raise invalid("prompt must be a string, a list of strings, a list of token ids or a list of such lists.", "prompt")
     if not value:
-        raise invalid("prompt is empty", "prompt")
+        raise invalid("prompt is empty.", "prompt")
     if isinstance(value[0], int):
         return [_token_prompt(value)]
     if len(value) > MAX_PROMPTS:
-        raise invalid(f"prompt holds {len(value)} prompts; the limit is {MAX_PROMPTS} in one request", "prompt")
+        raise invalid(f"prompt holds {len(value)} prompts; the limit is {MAX_PROMPTS} in one request.", "prompt")
     if isinstance(value[0], str):
         return [TextPrompt(text, add_special_tokens) for text in _converted(value, list[str])]
     return [_token_prompt(ids) for ids in value]
@@ -111,7 +86,7 @@ def prompts(value: Any, add_special_tokens: bool) -> list[Prompt]:
 
 def _token_prompt(ids: Any) -> TokenPrompt:
     if not ids:
-        raise invalid("prompt is empty: it holds no token ids", "prompt")
+        raise invalid("prompt is empty: it holds no token ids.", "prompt")
     return TokenPrompt(_converted(ids, list[TokenId]))
 
 
@@ -119,15 +94,14 @@ def _converted(value: Any, kind: Any) -> Any:
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        raise invalid(f"prompt: {error}", "prompt") from error
+        raise invalid(f"prompt: {error}.", "prompt") from error
 
 
 def seeds(seed: int | None, count: int) -> list[int]:
-    """One seed of 63 bits per choice: random ones without `seed`; else `seed` modulo 2**63 for the first, hashes of it for the others."""
+    """One seed of 63 bits per choice: random ones without `seed`; else `seed` itself for the first, hashes of it for the others."""
     if seed is None:
         return [secrets.randbits(SEED_BITS) for _ in range(count)]
-    first = seed & ((1 << SEED_BITS) - 1)
-    return [first, *(_derived(first, number) for number in range(1, count))]
+    return [seed, *(_derived(seed, number) for number in range(1, count))]
 
 
 def _derived(seed: int, number: int) -> int:

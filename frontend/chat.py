@@ -2,7 +2,7 @@
 
 from aiohttp import web
 
-from frontend import bodies, refusals
+from frontend import bodies, conversation, refusals
 from frontend.answers import ChatAnswer
 from frontend.core import Core, read_body
 from frontend.errors import invalid
@@ -16,7 +16,7 @@ async def chat_completions(core: Core, http: web.Request) -> web.StreamResponse:
     core.check_model(request.model)
     job = Job(
         request=request,
-        prompts=[bodies.chat_prompt(request.messages, request.add_generation_prompt)],
+        prompts=[conversation.chat_prompt(request.messages, request.add_generation_prompt)],
         sampling=request.sampling(_logprobs(request)),
         stop=request.stop_rules(_max_tokens(request)),
     )
@@ -27,12 +27,12 @@ def _logprobs(request: ChatRequest) -> int:
     if request.logprobs:
         return request.top_logprobs
     if request.top_logprobs:
-        raise invalid("top_logprobs needs logprobs to be true", "top_logprobs")
+        raise invalid("top_logprobs needs logprobs to be true.", "top_logprobs")
     return -1
 
 
 def _max_tokens(request: ChatRequest) -> int | None:
     old, new = request.max_tokens, request.max_completion_tokens
     if old is not None and new is not None and old != new:
-        raise invalid("max_tokens and max_completion_tokens differ; leave one out", "max_tokens")
+        raise invalid("max_tokens and max_completion_tokens differ; leave one out.", "max_tokens")
     return old if new is None else new

@@ -54,7 +54,7 @@ class ClusterView:
     def require_ready(self) -> None:
         """Raises ApiError 503 with the phase and the progress."""
         if reason := self.reason():
-            raise ApiError(503, "not_ready", f"not ready: {reason}", retry_after=RETRY_SECONDS)
+            raise ApiError(503, "not_ready", f"Not ready: {reason}.", retry_after=RETRY_SECONDS)
 
     def _ready_tokenizers(self) -> list[ProcessState]:
         return [process for process in self.processes if process.name in self._names and process.phase == READY]
@@ -63,7 +63,7 @@ class ClusterView:
         """The next ready tokenizer in turn. Raises ApiError 503 when there is none."""
         ready = self._ready_tokenizers()
         if not ready:
-            raise ApiError(503, "not_ready", "not ready: no tokenizer process is ready", retry_after=RETRY_SECONDS)
+            raise ApiError(503, "not_ready", "Not ready: no tokenizer process is ready.", retry_after=RETRY_SECONDS)
         self._next += 1
         return ready[self._next % len(ready)]
 
@@ -72,7 +72,7 @@ class ClusterView:
         for process in self.processes:
             if process.name == tokenizer and process.incarnation == incarnation and process.phase != DEAD:
                 return None
-        return Problem(status=503, code="tokenizer_restarted", message="a part of the server restarted; please try again", retry_after=1.0)
+        return Problem(status=503, code="tokenizer_restarted", message="A part of the server restarted; please try again.", retry_after=1.0)
 
     def context(self) -> int | None:
         """The longest sequence in tokens, once the scheduler knows it."""
@@ -84,11 +84,15 @@ class ClusterView:
 
 
 def _progress(state: ClusterState) -> str:
-    """One sentence: the phase, and what each process that is not ready is doing."""
-    parts = []
-    for process in state.processes:
-        if process.phase != READY:
-            detail = f" {process.detail}" if process.detail else ""
-            share = "" if process.progress is None else f" ({process.progress:.0%})"
-            parts.append(f"{process.name} {process.phase}{detail}{share}")
-    return "; ".join([f"phase {state.phase}", *([state.reason] if state.reason else []), *parts])
+    """One sentence: the phase, the supervisor's reason, and what each other process that is not ready is doing."""
+    told = [] if state.reason in ("", state.phase) else [state.reason]
+    waiting = [process for process in state.processes if process.phase != READY and not state.reason.startswith(f"{process.name} ")]
+    return "; ".join([f"phase {state.phase}", *told, *map(_doing, waiting)])
+
+
+def _doing(process: ProcessState) -> str:
+    """'worker0 loading weights (43%)'."""
+    words = [process.name, process.detail] if process.detail.startswith(process.phase) else [process.name, process.phase, process.detail]
+    if process.progress is not None and "%" not in process.detail:
+        words.append(f"({process.progress:.0%})")
+    return " ".join(word for word in words if word)

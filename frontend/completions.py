@@ -25,15 +25,15 @@ async def completions(core: Core, http: web.Request) -> web.StreamResponse:
     )
     _refuse_long_ids(job.prompts, core.view.context())
     if len(job.prompts) * request.n > bodies.MAX_PROMPTS:
-        raise invalid(f"prompts x n must not be above {bodies.MAX_PROMPTS} in one request", "n")
+        raise invalid(f"n times the number of prompts must not be above {bodies.MAX_PROMPTS} in one request.", "n")
     return await answer(core, http, job, CompletionAnswer(request.logprobs is not None))
 
 
 def _refuse(request: CompletionRequest) -> None:
     if request.echo and request.logprobs is not None:
-        raise invalid("echo together with logprobs is not supported", "echo", "unsupported_parameter")
+        raise invalid("echo together with logprobs is not supported.", "echo", "unsupported_parameter")
     if request.best_of is not None and request.best_of != request.n:
-        raise invalid("best_of is supported only when it equals n", "best_of", "unsupported_parameter")
+        raise invalid("best_of is supported only when it equals n.", "best_of", "unsupported_parameter")
 
 
 def _refuse_long_ids(prompts: list[Prompt], context: int | None) -> None:

@@ -7,7 +7,8 @@ from aiohttp import web
 
 from frontend.args import FrontendArgs
 from frontend.cluster import ClusterView
-from frontend.errors import ApiError
+from frontend.compression import IDENTITY, content_encoding, inflate
+from frontend.errors import ApiError, invalid, too_large
 from frontend.metrics import Metrics
 from frontend.streams import Dispatcher
 
@@ -24,20 +25,21 @@ class Core:
     def check_model(self, name: str | None) -> None:
         """A request without a model gets the served one. Raises ApiError 404 for any other name."""
         if name is not None and name != self.args.model_name:
-            raise ApiError(404, "model_not_found", f"the model {name[:128]!r} does not exist; this server has {self.args.model_name!r}", "model")
+            raise ApiError(404, "model_not_found", f"The model {name[:128]!r} does not exist; this server has {self.args.model_name!r}.", "model")
 
 
 async def read_body(request: web.Request, limit: int) -> bytes:
-    """The whole body. Raises ApiError 413 above `limit` bytes and 408 when the client sends it too slowly."""
+    """The whole body, decoded. Raises ApiError: 413 above `limit` bytes (sent or decoded), 408 when the client sends it too slowly, 415 for an
+    encoding that is not known and 400 for a body that does not decode."""
+    encoding = content_encoding(request.headers.getall("Content-Encoding", []))
     length = request.content_length
     if length is not None and length > limit:
         raise too_large(limit)
     try:
         async with asyncio.timeout(BODY_SECONDS):
-            return await request.read()
+            body = await request.read()
     except TimeoutError as error:
-        raise ApiError(408, "timeout", f"the request body did not arrive within {BODY_SECONDS:.0f} s") from error
-
-
-def too_large(limit: int) -> ApiError:
-    return ApiError(413, "body_too_large", f"the request body is larger than {limit} bytes")
+        raise ApiError(408, "timeout", f"The request body did not arrive within {BODY_SECONDS:.0f} s.") from error
+    except web.RequestPayloadError as error:
+        raise invalid("The request body is not valid HTTP.", code="invalid_http") from error
+    return body if encoding == IDENTITY else await asyncio.to_thread(inflate, body, encoding, limit)

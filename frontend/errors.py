@@ -55,6 +55,10 @@ class ApiError(Exception):
         return {"Retry-After": str(max(1, round(self.retry_after)))}
 
 
+def too_large(limit: int) -> ApiError:
+    return ApiError(413, "body_too_large", f"The request body is larger than {limit} bytes.")
+
+
 def invalid(message: str, param: str | None = None, code: str | None = "invalid_value") -> ApiError:
     """A 400 that names the field at fault."""
     return ApiError(400, code, message, param)

@@ -44,6 +44,7 @@ class WholeBody(msgspec.Struct):
 
 async def answer(core: Core, http: web.Request, job: Job, shapes: Answer) -> web.StreamResponse:
     """Run `job` to its end and answer `http`. Raises ApiError when it fails before anything was sent; cancels it when the client goes away."""
+    job.request.check_stream_options()
     run = core.dispatcher.open()
     try:
         for prompt in job.prompts:
@@ -109,7 +110,7 @@ class _Stream:
         self._run = run
         self._shapes = shapes
         self._choices = len(job.prompts) * job.request.n
-        self._with_usage = job.request.stream_options.include_usage
+        self._with_usage = job.request.with_usage
         head = {
             "id": shapes.id_prefix + secrets.token_hex(16),
             "object": shapes.chunk_object,

@@ -49,7 +49,7 @@ def _health(core: Core, reason: str | None) -> web.Response:
     body = HealthBody("ok" if reason is None else "unavailable", core.view.phase, reason, processes)
     if reason is None:
         return _json(200, body, {})
-    error = ApiError(503, "not_ready", f"not ready: {reason}", retry_after=RETRY_SECONDS)
+    error = ApiError(503, "not_ready", f"Not ready: {reason}.", retry_after=RETRY_SECONDS)
     body.error = error.detail()
     return _json(503, body, error.headers())
 

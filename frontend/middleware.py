@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
-from frontend.core import Core, too_large
-from frontend.errors import ApiError
+from frontend.core import Core
+from frontend.errors import ApiError, too_large
 
 log = logging.getLogger("frontend.access")
 
@@ -18,6 +18,8 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 REQUEST_ID: web.RequestKey[str] = web.RequestKey("request_id", str)
 MAX_ID_LENGTH = 128
 CLIENT_CLOSED = 499
+PROBES = frozenset({"/health", "/health/live", "/health/ready", "/health/startup", "/metrics"})
+"""Asked every few seconds by machines: their log lines are at debug level."""
 _UNSAFE = re.compile(r"[^A-Za-z0-9._:/+=@-]")
 
 
@@ -31,7 +33,12 @@ def error_response(error: ApiError, headers: dict[str, str] | None = None) -> we
 
 
 async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
-    """Signal handler: runs before the headers of any response go out."""
+    """Signal handler: runs before the headers of a response go out."""
+    set_headers(request, response)
+
+
+def set_headers(request: web.BaseRequest, response: web.StreamResponse) -> None:
+    """What every response has: the server's name and the request's id."""
     response.headers["Server"] = "pagewire"
     response.headers["X-Request-Id"] = request.get(REQUEST_ID) or request_id(request.headers.get("X-Request-Id"))
 
@@ -52,7 +59,9 @@ class Boundary:
             return response
         finally:
             seconds = time.perf_counter() - started
-            log.info("%s %s %d %.1f ms %s", request.method, request.rel_url.raw_path[:200], status, seconds * 1000, request[REQUEST_ID])
+            path = request.rel_url.raw_path
+            level = logging.DEBUG if path in PROBES else logging.INFO
+            log.log(level, "%s %s %d %.1f ms %s", request.method, path[:200], status, seconds * 1000, request[REQUEST_ID])
 
     async def _answered(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
@@ -65,7 +74,7 @@ class Boundary:
             return self._http_error(request, error)
         except Exception:
             log.exception("handling %s failed", request[REQUEST_ID])
-            return error_response(ApiError(500, "internal_error", "the server made a mistake; its log has more"))
+            return error_response(ApiError(500, "internal_error", "The server made a mistake; its log has more."))
 
     def _http_error(self, request: web.Request, error: web.HTTPException) -> web.Response:
         path = request.rel_url.raw_path[:200]
@@ -73,8 +82,8 @@ class Boundary:
             return error_response(too_large(self._core.args.body_limit))
         if isinstance(error, web.HTTPMethodNotAllowed):
             allowed = ", ".join(sorted(error.allowed_methods))
-            refusal = ApiError(405, "method_not_allowed", f"{request.method} is not allowed on {path}; use {allowed}")
+            refusal = ApiError(405, "method_not_allowed", f"Method {request.method} is not allowed on {path}; use {allowed}.")
             return error_response(refusal, {"Allow": allowed})
         if error.status == 404:
-            return error_response(ApiError(404, "not_found", f"there is nothing at {path}"))
-        return error_response(ApiError(error.status, None, error.reason))
+            return error_response(ApiError(404, "not_found", f"There is nothing at {path}."))
+        return error_response(ApiError(error.status, None, f"{error.reason}."))

@@ -102,16 +102,34 @@ TOKENIZE: dict[str, Neutral] = {
 
 DETOKENIZE: dict[str, Neutral] = {}
 
+_EMPTY = _only("", [], {})
 
-def strip(fields: dict[str, Any], known: tuple[str, ...], neutral: dict[str, Neutral]) -> dict[str, Any]:
-    """`fields` without nulls and neutral values. Raises ApiError for a field that is unknown or not honoured at its value."""
+# Of one message. What a server answers may come back as it is: its fields that carry nothing are empty.
+MESSAGE: dict[str, Neutral] = {
+    "name": _EMPTY,
+    "tool_calls": _EMPTY,
+    "tool_call_id": _EMPTY,
+    "function_call": _EMPTY,
+    "refusal": _EMPTY,
+    "reasoning": _EMPTY,
+    "reasoning_content": _EMPTY,
+    "annotations": _EMPTY,
+    "audio": _EMPTY,
+}
+
+
+def strip(fields: dict[str, Any], known: tuple[str, ...], neutral: dict[str, Neutral], where: str = "") -> dict[str, Any]:
+    """`fields` without nulls and neutral values. Raises ApiError for a field that is unknown or not honoured at its value.
+
+    `where` goes before a field's name in the error: "messages[0]." for the fields of a message.
+    """
     kept = {}
     for name, value in fields.items():
         if name in known:
             if value is not None:
                 kept[name] = value
         elif name not in neutral:
-            raise invalid(f"unknown field {name[:64]!r}", name[:64], "unknown_parameter")
+            raise invalid(f"Unknown field {where + name[:64]!r}.", where + name[:64], "unknown_parameter")
         elif value is not None and not neutral[name](value):
-            raise invalid(f"{name} is not supported at this value; leave it out", name, "unsupported_parameter")
+            raise invalid(f"{where}{name} is not supported at this value; leave it out.", where + name, "unsupported_parameter")
     return kept

@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from frontend.errors import invalid
 from messages.request import TokenId
 from messages.sampling import MAX_TOP_LOGPROBS, Probability, SamplingParams, StopRules, Temperature
 
@@ -17,6 +18,7 @@ Penalty = Annotated[float, msgspec.Meta(ge=-2.0, le=2.0)]
 TokenLimit = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
 TopLogprobs = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOP_LOGPROBS)]
 TopK = Annotated[int, msgspec.Meta(ge=-1, le=2**31 - 1)]
+Seed = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Messages = Annotated[list[dict[str, Any]], msgspec.Meta(min_length=1)]
 
 
@@ -29,16 +31,19 @@ class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class GenerationRequest(msgspec.Struct, kw_only=True):
-    """What chat and completions share. Defaults are OpenAI's; nothing is taken from a model's generation_config."""
+    """What chat and completions share. Defaults are OpenAI's; nothing is taken from a model's generation_config.
+
+    `seed` is 0 to 2**63 - 1: what a sampler is seeded with has 63 bits, and two seeds must never be one. `stream_options` needs `stream`.
+    """
 
     model: str | None = None
     stream: bool = False
-    stream_options: StreamOptions = msgspec.field(default_factory=StreamOptions)
+    stream_options: StreamOptions | None = None
     temperature: Temperature = 1.0
     top_p: Annotated[float, msgspec.Meta(gt=0.0, le=1.0)] = 1.0
     top_k: TopK = 0
     min_p: Probability = 0.0
-    seed: int | None = None
+    seed: Seed | None = None
     max_tokens: TokenLimit | None = None
     stop: Stop = msgspec.field(default_factory=list)
     stop_token_ids: Annotated[list[TokenId], msgspec.Meta(max_length=1024)] = []
@@ -50,6 +55,22 @@ class GenerationRequest(msgspec.Struct, kw_only=True):
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
     priority: Annotated[int, msgspec.Meta(ge=-100, le=100)] = 0
+
+    @property
+    def with_usage(self) -> bool:
+        """The stream ends with a chunk of usage."""
+        return self.stream_options is not None and self.stream_options.include_usage
+
+    def check_stream_options(self) -> None:
+        """Raises ApiError 400 for options without a stream and for those that are not honoured."""
+        options = self.stream_options
+        if options is None:
+            return
+        if not self.stream:
+            raise invalid("stream_options needs stream to be true.", "stream_options")
+        if options.include_obfuscation or options.continuous_usage_stats:
+            message = "stream_options: include_obfuscation and continuous_usage_stats are not supported; leave them out."
+            raise invalid(message, "stream_options", "unsupported_parameter")
 
     def sampling(self, logprobs: int) -> SamplingParams:
         """`logprobs` as in SamplingParams: -1 for none, else the number of alternatives."""

@@ -11,6 +11,7 @@ from frontend.args import FrontendArgs
 from frontend.cluster import ClusterView
 from frontend.core import Core
 from frontend.metrics import Metrics
+from frontend.protocol import Connection
 from frontend.service import make_app
 from frontend.streams import Dispatcher
 from messages.cluster import READY, STOPPING, ClusterState
@@ -27,6 +28,13 @@ GOODBYE_SECONDS = 1.0
 LAST_WORDS_SECONDS = 0.5
 KEEP_ALIVE_SECONDS = 75.0
 MAX_HEADER_BYTES = 16 << 10
+_CONNECTION: dict[str, Any] = {
+    "access_log": None,
+    "auto_decompress": False,  # frontend.compression does it, with answers of its own
+    "keepalive_timeout": KEEP_ALIVE_SECONDS,
+    "max_line_size": MAX_HEADER_BYTES,
+    "max_field_size": MAX_HEADER_BYTES,
+}
 
 
 class Server:
@@ -48,29 +56,31 @@ class Server:
         """Raises OSError when the port cannot be bound."""
         runner = web.AppRunner(
             make_app(self._core),
-            access_log=None,
             handler_cancellation=True,
-            keepalive_timeout=KEEP_ALIVE_SECONDS,
             shutdown_timeout=LAST_WORDS_SECONDS,
-            max_line_size=MAX_HEADER_BYTES,
-            max_field_size=MAX_HEADER_BYTES,
         )
         await runner.setup()
         try:
-            site = web.TCPSite(runner, self._args.host, self._args.port)
-            await site.start()
-            self._announce(runner)
+            listener = await self._listen(runner)
             self._inbox.listen(self._core.dispatcher.receive)
             await self._follow()
             self._reporter.phase(STOPPING)
-            await site.stop()
+            listener.close()
             await self._drain()
         finally:
             await runner.cleanup()
             self._close()
 
-    def _announce(self, runner: web.AppRunner) -> None:
-        port = runner.addresses[0][1]
+    async def _listen(self, runner: web.AppRunner) -> asyncio.Server:
+        """Every connection is a `Connection`: aiohttp's own sites know no other protocol than theirs."""
+        loop, server = asyncio.get_running_loop(), runner.server
+        if server is None:
+            raise RuntimeError("the runner has not been set up")
+        listener = await loop.create_server(lambda: Connection(server, loop=loop, **_CONNECTION), self._args.host, self._args.port, backlog=128)
+        self._announce(listener.sockets[0].getsockname()[1])
+        return listener
+
+    def _announce(self, port: int) -> None:
         log.info("listening on %s port %d", self._args.host, port)
         self._reporter.facts(port=port)
         self._reporter.phase(READY)
@@ -99,7 +109,7 @@ class Server:
             await asyncio.sleep(POLL_SECONDS / 2)
         if count := len(self._core.dispatcher):
             log.warning("ending %d live sequences", count)
-        self._core.dispatcher.fail_all(Problem(status=503, code="shutting_down", message="the server is shutting down", retry_after=5.0))
+        self._core.dispatcher.fail_all(Problem(status=503, code="shutting_down", message="The server is shutting down.", retry_after=5.0))
 
     def _drain_seconds(self) -> float:
         """The supervisor's deadline, less the time to say goodbye; DRAIN_SECONDS while it is not known."""

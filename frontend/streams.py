@@ -188,7 +188,7 @@ class Dispatcher:
 
     def send(self, tokenizer: str, message: msgspec.Struct) -> None:
         if not self._outboxes[tokenizer].send(message):
-            raise ApiError(503, "overloaded", "the server is overloaded", retry_after=2.0)
+            raise ApiError(503, "overloaded", "The server is overloaded; try again soon.", retry_after=2.0)
 
     def remember(self, sequence: Sequence) -> None:
         self._live[sequence.key] = sequence
@@ -251,7 +251,7 @@ class Dispatcher:
         if not isinstance(message, Ended):
             return
         if message.problem is not None or message.finish is None or not sequence.started:
-            problem = message.problem or Problem(status=500, code="internal_error", message="the server made a mistake")
+            problem = message.problem or Problem(status=500, code="internal_error", message="The server made a mistake; its log has more.")
             sequence.run.fail(problem)
             return
         if (missing := message.completion_tokens - sequence.tokens) > 0:

@@ -3,7 +3,7 @@
 import msgspec
 from aiohttp import web
 
-from frontend import bodies, refusals
+from frontend import bodies, conversation, refusals
 from frontend.core import Core, read_body
 from frontend.errors import invalid
 from frontend.schema import DetokenizeRequest, TokenizeRequest
@@ -47,13 +47,13 @@ async def detokenize(core: Core, http: web.Request) -> web.Response:
 
 def _prompt(request: TokenizeRequest) -> ChatPrompt | TextPrompt:
     if (request.prompt is None) == (request.messages is None):
-        raise invalid("give exactly one of prompt and messages", "prompt")
+        raise invalid("Give exactly one of prompt and messages.", "prompt")
     if request.messages is None:
         return TextPrompt(request.prompt or "", request.add_special_tokens is not False)
     if request.add_special_tokens:
-        message = "add_special_tokens with messages is not supported: the chat template writes them"
+        message = "add_special_tokens with messages is not supported: the chat template writes them."
         raise invalid(message, "add_special_tokens", "unsupported_parameter")
-    return bodies.chat_prompt(request.messages, request.add_generation_prompt)
+    return conversation.chat_prompt(request.messages, request.add_generation_prompt)
 
 
 async def _ask(core: Core, message: Tokenize | Detokenize) -> Answer:

@@ -3,6 +3,7 @@
 import collections
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -23,6 +24,7 @@ LINE_BYTES = 16_384
 SILENCE_SECONDS = 3.0
 DEATH_WINDOW_SECONDS = 60.0
 MAX_DEATHS = 5
+LOG_PREFIX = re.compile(r"^\d\d:\d\d:\d\d [A-Z] \S+\s+")
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.2, 5.0
 
 OnLine = Callable[[str], None]
@@ -54,6 +56,7 @@ class Child:
         self._pump: threading.Thread | None = None
         self._report: ProcessReport | None = None
         self._heard = 0.0
+        self._was_ready = False
         self._deaths: collections.deque[float] = collections.deque()
 
     @property
@@ -78,7 +81,7 @@ class Child:
             pass_fds=(death_fd,),
             start_new_session=True,
         )
-        self._report, self._heard, self.restart_at = None, time.monotonic(), None
+        self._report, self._heard, self.restart_at, self._was_ready = None, time.monotonic(), None, False
         self.tail.clear()
         self._pump = threading.Thread(target=self._read_lines, args=(self._process.stdout,), name=f"lines-{self.name}", daemon=True)
         self._pump.start()
@@ -95,6 +98,7 @@ class Child:
         if report.incarnation != self.incarnation or not self.running:
             return False
         before, self._report, self._heard = self._report, report, time.monotonic()
+        self._was_ready |= report.phase == READY
         return before is None or (before.phase, before.detail, before.facts) != (report.phase, report.detail, report.facts)
 
     def reap(self, now: float) -> bool:
@@ -130,6 +134,22 @@ class Child:
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
+
+    def kill_if_hung(self, now: float, limit: float) -> bool:
+        """SIGKILL it when it was ready once and has then been silent for more than `limit` seconds; True when that was done."""
+        if not self.running or not self._was_ready or now - self._heard <= limit:
+            return False
+        self._was_ready = False
+        self.kill()
+        return True
+
+    @property
+    def cause(self) -> str:
+        """Why it died in its own words: what it reported as dead, else the last line it wrote without the log's prefix."""
+        if self._report is not None and self._report.phase == DEAD and self._report.detail:
+            return self._report.detail
+        line = next((text for text in reversed(self.tail) if text.strip()), "it wrote nothing")
+        return LOG_PREFIX.sub("", line)
 
     def state(self, now: float, stopping: bool) -> ProcessState:
         """How this process looks from here. Silence of more than SILENCE_SECONDS turns READY into STALLED."""

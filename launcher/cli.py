@@ -5,8 +5,9 @@ import importlib
 import sys
 
 from launcher.errors import LauncherError, program
-from launcher.options import device, number, whole
+from launcher.options import device, number, printable, whole
 
+VERSION = "0.1.0"
 DEFAULT_MODEL = "smollm2-135m-instruct"
 MODEL_HELP = f"a folder, a .gguf file, a catalogue name (default {DEFAULT_MODEL}) or a hub id that was pulled"
 Commands = argparse._SubParsersAction  # argparse has no public name for what add_subparsers returns
@@ -32,6 +33,7 @@ def main(argv: list[str] | None = None) -> int:
 def build_parser(with_bench: bool = True) -> argparse.ArgumentParser:
     """All commands and options. `with_bench` imports the load generator for its options."""
     parser = argparse.ArgumentParser(prog=program(), description="Serve a language model over an OpenAI-compatible HTTP API.")
+    parser.add_argument("--version", action="version", version=f"pagewire {VERSION}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     _add_cluster(commands)
     _add_chat(commands)
@@ -39,8 +41,8 @@ def build_parser(with_bench: bool = True) -> argparse.ArgumentParser:
     _add_model(commands)
     doctor = _command(commands, "doctor", "launcher.doctor", "check this machine: what is here, what is missing, what to do")
     doctor.add_argument("--json", action="store_true", help="machine-readable report")
-    bench = commands.add_parser("bench", help="measure a running cluster").add_subparsers(required=True, metavar="COMMAND")
-    serve = _command(bench, "serve", "launcher.bench", "open-loop load: throughput, time to first token, time between tokens")
+    bench = commands.add_parser("bench", help="measure a running cluster").add_subparsers(title="actions", required=True, metavar="ACTION")
+    serve = _command(bench, "serve", "launcher.bench", "generate load, closed or open loop: throughput, time to first token, time between tokens")
     if with_bench:
         importlib.import_module("launcher.bench").add_arguments(serve)
     return parser
@@ -67,14 +69,14 @@ def _add_cluster(commands: "Commands[argparse.ArgumentParser]") -> None:
 def _add_start(start: argparse.ArgumentParser) -> None:
     add = start.add_argument
     add("--model", default=DEFAULT_MODEL, metavar="M", help=MODEL_HELP)
-    add("--served-model-name", metavar="NAME", help="the model's name in the API (default: from --model)")
+    add("--served-model-name", type=printable, metavar="NAME", help="the model's name in the API (default: from --model)")
     add("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
     add("--port", type=whole(0, 65535), default=8000, help="HTTP port (8000); 0 takes a free one")
     add("--detach", action="store_true", help="return when the cluster is ready and leave it running")
-    add("--device", type=device, default="cpu", help="cpu, cuda or cuda:N (cpu)")
+    add("--device", type=device, default="cpu", help="cpu, the only one for now (cpu)")
     add("--dtype", choices=["auto", "float32", "bfloat16"], default="auto", help="number format of the weights in memory")
-    add("--threads", type=whole(0, 4096), default=0, help="CPU threads of the worker; 0: all cores")
-    add("--kv-tokens", type=whole(0, 2**31 - 1), default=0, metavar="N", help="tokens of KV memory; 0: as memory allows")
+    add("--threads", type=whole(0, 4096), default=0, help="CPU threads of the worker, at most the cores there are; 0: all cores")
+    add("--kv-tokens", type=whole(0, 2**31 - 1), default=0, metavar="N", help="tokens of KV memory; 0: at most a quarter of the free memory")
     add("--block-size", type=whole(1, 1024), default=16, metavar="N", help="tokens per KV block (16)")
     add("--max-slots", type=whole(1, 4096), default=64, metavar="N", help="sequences computed at once (64)")
     add("--max-step-tokens", type=whole(1, 65536), default=512, metavar="N", help="tokens computed in one step (512)")
@@ -87,6 +89,7 @@ def _add_start(start: argparse.ArgumentParser) -> None:
     add("--frontends", type=whole(1, 1), default=1, metavar="N", help="HTTP processes (only 1 for now)")
     add("--log-level", choices=["debug", "info", "warning", "error"], default="info", help="how much the processes log")
     add("--startup-timeout", type=number(1, 86400), default=600.0, metavar="S", help="seconds to become ready before giving up (600)")
+    add("--hang-timeout", type=number(0, 86400), default=60.0, metavar="S", help="restart a process silent for so long; 0: never (60)")
 
 
 def _add_target(parser: argparse.ArgumentParser) -> None:
@@ -97,9 +100,9 @@ def _add_target(parser: argparse.ArgumentParser) -> None:
 def _add_sampling(parser: argparse.ArgumentParser, temperature: float | None) -> None:
     shown = "the server's default" if temperature is None else f"{temperature:g}"
     parser.add_argument("--temperature", type=number(0, 100), default=temperature, metavar="T", help=f"0 always takes the likeliest token ({shown})")
-    parser.add_argument("--top-p", type=number(1e-9, 1), metavar="P")
-    parser.add_argument("--top-k", type=whole(0, 2**31 - 1), metavar="K")
-    parser.add_argument("--min-p", type=number(0, 1), metavar="P")
+    parser.add_argument("--top-p", type=number(1e-9, 1), metavar="P", help="only the likeliest tokens that together have this probability")
+    parser.add_argument("--top-k", type=whole(0, 2**31 - 1), metavar="K", help="only the K likeliest tokens; 0: all")
+    parser.add_argument("--min-p", type=number(0, 1), metavar="P", help="only tokens with at least this share of the likeliest token's probability")
     parser.add_argument("--seed", type=whole(0, 2**63 - 1), metavar="N", help="the same seed gives the same text")
     parser.add_argument("--max-tokens", type=whole(1, 2**31 - 1), metavar="N", help="longest answer in tokens")
     parser.add_argument("--stop", action="append", metavar="TEXT", help="end the answer before this text; may be repeated")

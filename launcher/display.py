@@ -63,6 +63,7 @@ class TerminalAudience:
         self._options = options
         self._line = StatusLine()
         self._ready = False
+        self._failure = ""
         set_up_logging(self)
 
     def state(self, state: ClusterState) -> None:
@@ -86,10 +87,13 @@ class TerminalAudience:
         self._line.line(text)
 
     def failed(self, message: str) -> None:
-        self._line.line(f"error: {message}")
+        self._failure = message
 
     def close(self) -> None:
+        """The failure comes last, below what the processes still wrote while they ended."""
         self._line.clear()
+        if self._failure:
+            self._line.line(f"error: {self._failure}")
 
 
 class PipeAudience:

@@ -156,6 +156,9 @@ def check_disk() -> list[Finding]:
     existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
     free = shutil.disk_usage(existing).free
     text = f"{free / GIB:.1f} GiB free for the model cache {folder}"
+    if not existing.is_dir():
+        text = f"{existing} is not a folder, so the model cache {folder} cannot be made"
+        return [Finding("disk", FAIL, text, "set PAGEWIRE_CACHE to a folder of yours")]
     if not os.access(existing, os.W_OK):
         return [Finding("disk", FAIL, f"{existing} cannot be written to", "set PAGEWIRE_CACHE to a folder of yours")]
     return [Finding("disk", OK, text) if free >= DISK_WANTED else Finding("disk", WARN, text, "make room or set PAGEWIRE_CACHE")]

@@ -1,6 +1,7 @@
 """What the command line tells a person and how it ends."""
 
 import os
+import shlex
 import sys
 from pathlib import Path
 
@@ -17,6 +18,18 @@ class LauncherError(Exception):
 
 
 def program() -> str:
-    """How this program was called, for messages that name a command to type."""
+    """How this program was called, for messages that name a command to type in the same folder."""
     name = os.path.basename(sys.argv[0] or "")
-    return "pagewire" if name in {"pagewire", "__main__.py"} else "python launch.py"
+    if name == "pagewire":
+        return name
+    python = _typed(sys.executable)
+    return f"{python} -m pagewire" if name == "__main__.py" else f"{python} {_typed(str(APP_ROOT / 'launch.py'))}"
+
+
+def _typed(path: str) -> str:
+    """A path as a person types it: from the working directory when it is below that."""
+    try:
+        here = os.path.join(os.getcwd(), "")
+    except FileNotFoundError:
+        here = ""
+    return shlex.quote(path.removeprefix(here))

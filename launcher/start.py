@@ -17,9 +17,9 @@ import msgspec
 
 from launcher import models
 from launcher.display import Event, PipeAudience, TerminalAudience, status_key
-from launcher.errors import APP_ROOT, LauncherError, program
+from launcher.errors import APP_ROOT, LauncherError
 from launcher.progress import StatusLine
-from launcher.rundir import LOG, ClusterInfo, RunDir, running_clusters
+from launcher.rundir import LOG, ClusterInfo, RunDir, belongs_to_cluster
 from launcher.specs import ClusterOptions, cluster_specs
 
 PROBE_SECONDS = 0.5
@@ -61,7 +61,7 @@ def options_from(args: argparse.Namespace) -> ClusterOptions:
         port=port,
         device=args.device,
         dtype=args.dtype,
-        threads=args.threads,
+        threads=_threads(args.threads),
         kv_tokens=args.kv_tokens,
         block_size=args.block_size,
         max_slots=args.max_slots,
@@ -75,8 +75,18 @@ def options_from(args: argparse.Namespace) -> ClusterOptions:
         frontends=args.frontends,
         log_level=args.log_level,
         startup_timeout=args.startup_timeout,
+        hang_timeout=args.hang_timeout,
         created=int(time.time()),
     )
+
+
+def _threads(asked: int) -> int:
+    """As many as asked for, but not more than there are cores for this process."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if asked <= cores:
+        return asked
+    print(f"warning: --threads {asked} is over the {cores} cores of this process; using {cores}", file=sys.stderr)
+    return cores
 
 
 def free_port(host: str, port: int) -> int:
@@ -97,13 +107,7 @@ def free_port(host: str, port: int) -> int:
 
 
 def _port_taken(host: str, port: int) -> str:
-    for cluster in running_clusters():
-        if cluster.info.port == port:
-            return (
-                f"port {port} belongs to a running Pagewire cluster (pid {cluster.info.pid}, model {cluster.info.model}). "
-                f"Stop it with: {program()} cluster stop --port {port}   or choose another port with --port"
-            )
-    return f"port {port} on {host} is used by another program. Choose another with --port (0 takes any free one)"
+    return belongs_to_cluster(port) or f"port {port} on {host} is used by another program. Choose another with --port (0 takes any free one)"
 
 
 def serve(options: ClusterOptions, run_dir: RunDir, report_fd: int = -1) -> int:
@@ -119,8 +123,8 @@ def serve(options: ClusterOptions, run_dir: RunDir, report_fd: int = -1) -> int:
         info = ClusterInfo(pid=os.getpid(), host=options.host, port=options.port, url=options.url, model=options.model_name, started=time.time())
         run_dir.write_info(info)
         specs = cluster_specs(options, str(run_dir.folder))
-        supervisor = Supervisor(specs, run_dir.folder, options.model_name, audience, options.startup_timeout, lambda: serves(options.url))
-        code = supervisor.run()
+        timeouts = (options.startup_timeout, options.hang_timeout)
+        code = Supervisor(specs, run_dir.folder, options.model_name, audience, *timeouts, lambda: serves(options.url)).run()
     finally:
         if code != 0:
             run_dir.keep_log(options.port)
@@ -144,7 +148,7 @@ def serves(url: str) -> bool:
 
 def _start_detached(options: ClusterOptions, run_dir: RunDir) -> int:
     report_read, report_write = os.pipe()
-    start = DetachedStart(options=options, folder=str(run_dir.folder), lock_fd=run_dir.lock_fd, report_fd=report_write, program=program())
+    start = DetachedStart(options=options, folder=str(run_dir.folder), lock_fd=run_dir.lock_fd, report_fd=report_write, program=sys.argv[0])
     environment = os.environ | {"PYTHONPATH": str(APP_ROOT), DETACHED_VARIABLE: msgspec.json.encode(start).decode()}
     log = run_dir.folder / LOG
     with log.open("ab") as log_file:
@@ -193,5 +197,5 @@ def _report_failure(process: "subprocess.Popen[bytes]", outcome: Event | None, r
     text = outcome.text if outcome is not None else "the supervisor ended without saying why"
     kept = run_dir.folder.parent / f"failed-{port}.log"
     where = next((path for path in (kept, run_dir.folder / LOG) if path.is_file()), None)
-    print(f"error: {text}" + (f"\nthe whole log: {where}" if where is not None else ""), file=sys.stderr)
+    print((f"the whole log: {where}\n" if where is not None else "") + f"error: {text}", file=sys.stderr)
     return 1

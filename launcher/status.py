@@ -14,7 +14,7 @@ import psutil
 from launcher.control import ask
 from launcher.errors import LauncherError
 from launcher.progress import StatusLine
-from launcher.rundir import Cluster, choose_cluster, is_live
+from launcher.rundir import Cluster, choose_cluster, is_live, running_clusters
 from messages.cluster import ClusterState, ProcessState, StatusQuery, StopCommand, Stopping
 
 GRACE_SECONDS = 10.0
@@ -23,6 +23,8 @@ POLL_SECONDS = 0.05
 
 def run_status(args: argparse.Namespace) -> int:
     """Entry point of `cluster status`: 0 when the cluster is ready, 3 when it runs but is not ready, 1 when none runs."""
+    if args.json and not any(args.port in {None, cluster.info.port} for cluster in running_clusters()):
+        print('{"running": false}')
     cluster = choose_cluster(args.port)
     state = query(cluster)
     if args.json:
@@ -41,14 +43,18 @@ def query(cluster: Cluster) -> ClusterState:
 
 
 def status_document(cluster: Cluster, state: ClusterState) -> dict[str, Any]:
-    """What `cluster status --json` prints."""
+    """What `cluster status --json` prints. A process that is dead has the pid null."""
+    told = msgspec.to_builtins(state)
+    for process in told["processes"]:
+        process["pid"] = process["pid"] or None
     return {
+        "running": True,
         "url": cluster.info.url,
         "port": cluster.info.port,
         "pid": cluster.info.pid,
         "run_dir": str(cluster.folder),
         "uptime": round(time.time() - state.started, 3),
-        **{key: value for key, value in msgspec.to_builtins(state).items() if key != "type"},
+        **{key: value for key, value in told.items() if key != "type"},
     }
 
 

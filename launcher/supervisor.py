@@ -26,9 +26,9 @@ PUBLISH_SECONDS = 0.2
 SETTLE_SECONDS = 0.3
 STOP_SECONDS = 10.0
 STAGE_SECONDS = 5.0
-SHOWN_TAIL_LINES = 12
 # The cluster is as far as its least advanced process.
 PHASE_ORDER = [DEAD, STARTING, LOADING, STALLED, STOPPING, READY]
+INTERRUPTED = 130
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -44,6 +44,7 @@ class Audience(Protocol):
 class Supervisor:
     """Runs a table of processes until it is told to stop. Lives on the main thread of the process that calls `run`.
 
+    A process that was ready and is then silent for more than `hang_timeout` seconds is killed and started again; 0: never.
     `serves` is asked, once all processes are ready, whether clients are served now: only then is the cluster announced as ready.
     """
 
@@ -54,19 +55,21 @@ class Supervisor:
         model: str,
         audience: Audience,
         startup_timeout: float = 600.0,
+        hang_timeout: float = 60.0,
         serves: Callable[[], bool] = lambda: True,
     ) -> None:
         self._run_dir = run_dir
         self._model = model
         self._audience = audience
         self._startup_timeout = startup_timeout
+        self._hang_timeout = hang_timeout
         self._serves = serves
         self._children = {spec.name: Child(spec, audience.line) for spec in specs}
         self._started = time.time()
         self._begun = time.monotonic()
         self._was_ready = False
         self._ready_since: float | None = None
-        self._failure = ""
+        self._code = 0
         self._changed = True
         self._published = 0.0
         self._signals = 0
@@ -75,7 +78,11 @@ class Supervisor:
         self._stage_ends = 0.0
 
     def run(self) -> int:
-        """Start everything and stay until everything has ended. Returns the exit code: 0 after an ordered stop, 1 after a failure."""
+        """Start everything and stay until everything has ended. Returns the exit code.
+
+        0: it was ready and then stopped in order. 1: it failed, or `cluster stop` came before it was ready.
+        130: a signal before it was ready, or a second signal that killed what still ran.
+        """
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         previous = {signum: signal.signal(signum, self._on_signal) for signum in SIGNALS}
         death_read, death_write = os.pipe()
@@ -88,7 +95,7 @@ class Supervisor:
             os.close(death_read)
             os.close(death_write)
             context.term()
-        return 1 if self._failure else 0
+        return self._code
 
     def _serve(self, context: zmq.Context[Any], death_fd: int) -> None:
         inbox: Inbox[ProcessReport] = Inbox(context, self._run_dir, SUPERVISOR, ProcessReport)
@@ -112,6 +119,7 @@ class Supervisor:
             self._changed |= child is not None and child.note(report)
         self._answer(control, now)
         self._heed_signals()
+        self._kill_hung(now)
         for child in self._children.values():
             if child.reap(now):
                 self._died(child, now)
@@ -123,21 +131,24 @@ class Supervisor:
 
     # Deaths and restarts
 
+    def _kill_hung(self, now: float) -> None:
+        if self._hang_timeout <= 0 or self._stop_seconds is not None:
+            return
+        for child in self._children.values():
+            if child.kill_if_hung(now, self._hang_timeout):
+                log.error("%s has not been heard from for %g s; killing it", child.name, self._hang_timeout)
+
     def _died(self, child: Child, now: float) -> None:
         self._changed = True
         if self._stop_seconds is not None:
             return
         if not self._was_ready:
-            self._fail(self._with_tail(f"{child.name} ended while starting ({child.last_exit})", child))
+            self._fail(f"{child.name} ended while starting ({child.last_exit}): {child.cause}")
         elif child.hopeless:
-            self._fail(self._with_tail(f"{child.name} keeps dying ({child.last_exit}); giving up", child))
+            self._fail(f"{child.name} keeps dying ({child.last_exit}); giving up: {child.cause}")
         else:
             pause = child.schedule_restart(now)
             log.error("%s died (%s); starting it again in %.1f s", child.name, child.last_exit, pause)
-
-    def _with_tail(self, message: str, child: Child) -> str:
-        lines = list(child.tail)[-SHOWN_TAIL_LINES:]
-        return message + "".join(f"\n  | {line}" for line in lines)
 
     def _restart_due(self, now: float, death_fd: int) -> None:
         for child in self._children.values():
@@ -148,9 +159,16 @@ class Supervisor:
             self._fail(f"not ready after {self._startup_timeout:.0f} s: {self._state(now).reason}")
 
     def _fail(self, message: str) -> None:
-        self._failure = message
+        self._code = 1
         self._audience.failed(message)
         self._begin_stop(STAGE_SECONDS)
+
+    def _stop_asked(self, seconds: float, code: int) -> None:
+        """An ordered stop; `code` is the exit code when it comes before the cluster was ready."""
+        if self._stop_seconds is None and not self._was_ready:
+            self._code = code
+            self._audience.failed("stopped before it was ready")
+        self._begin_stop(seconds)
 
     # Stopping
 
@@ -159,9 +177,10 @@ class Supervisor:
 
     def _heed_signals(self) -> None:
         if self._signals and self._stop_seconds is None:
-            self._begin_stop(STOP_SECONDS)
+            self._stop_asked(STOP_SECONDS, INTERRUPTED)
             self._signals = 0
         elif self._signals:
+            self._code = self._code or INTERRUPTED
             self._kill_all()
 
     def _begin_stop(self, seconds: float) -> None:
@@ -200,7 +219,7 @@ class Supervisor:
         while (command := control.receive()) is not None:
             if isinstance(command, StopCommand):
                 control.reply(Stopping(os.getpid()))
-                self._begin_stop(max(0.0, command.deadline))
+                self._stop_asked(max(0.0, command.deadline), 1)
             else:
                 control.reply(self._state(now))
 

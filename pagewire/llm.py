@@ -42,6 +42,14 @@ class LLM:
     """
 
     def __init__(self, model: str | None = None, *, url: str | None = None, **options: str | float | bool) -> None:
+        """`model`: a folder, .gguf file, catalogue name or pulled hub id; None: the default model, fetched when it is not in the cache.
+
+        `url`: base URL of a running server (without /v1); `model` and `options` are then not used.
+        `options`: the long options of `cluster start` with underscores, such as `threads=2`, `max_context=2048`, `kv_tokens=65536`,
+        `dtype="bfloat16"`; True sets a flag (`dummy_weights=True`), False leaves it out. `host`, `port` and `detach` are set here.
+        `launch.py cluster start --help` lists them all.
+        Returns when the cluster is ready. Raises RuntimeError with its last words when it does not start.
+        """
         self._cluster = None if url else PrivateCluster(_arguments(model, options))
         self.url = (self._cluster.url if self._cluster else url or "").rstrip("/")
         atexit.register(self.close)

@@ -42,23 +42,34 @@ class Process:
         self._feed: Subscription[ClusterState] = Subscription(self._context, args.run_dir, CLUSTER_FEED, ClusterState)
         frontends = {name: self._outboxes[name].send for name in args.frontends}
         self.service = Service(args.name, encoder, TextPool(loop), frontends, self._outboxes[SCHEDULER].send, self._inbox)
-        self._inbox.listen(self.service.handle)
-        self._ready = False
+        self._inbox.listen(self._handle)
+        self._heard = self._ready = False
 
-    def tick(self, reporter: Reporter) -> None:
+    def _handle(self, message: Accepted) -> None:
+        """A frontend may have seen the cluster become ready since the last tick."""
+        if self.service.cluster.context is None:
+            self._follow()
+        self.service.handle(message)
+
+    def _follow(self) -> None:
+        """Take in the cluster's newest state, if there is one."""
         state = self._feed.latest()
         if state is not None:
             self.service.on_cluster(state)
-            self._see_cluster(reporter)
+            self._heard = True
+
+    def tick(self, reporter: Reporter) -> None:
+        self._follow()
+        self._report_ready(reporter)
         service = self.service
         gauges = {"sequences": len(service.sequences), "preparing": service.preparing, "texts_waiting": service.pool.waiting}
         dropped = sum(outbox.dropped for outbox in self._outboxes.values())
         counters = {"bad_frames": self._inbox.bad_frames, "dropped": dropped, **asdict(service.counters)}
         reporter.numbers(dict(gauges), dict(counters))
 
-    def _see_cluster(self, reporter: Reporter) -> None:
+    def _report_ready(self, reporter: Reporter) -> None:
         """Ready from the first state on: a restarted process does not know the context limit before."""
-        if not self._ready:
+        if self._heard and not self._ready:
             self._ready = True
             reporter.phase(READY)
 

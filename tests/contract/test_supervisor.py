@@ -68,8 +68,8 @@ class Fake:
 
 
 @contextlib.contextmanager
-def fake(run_dir: Path, *processes: FakeSpec, startup_timeout: float = 20.0) -> Iterator[Fake]:
-    setup = Setup(run_dir=str(run_dir), processes=list(processes), startup_timeout=startup_timeout)
+def fake(run_dir: Path, *processes: FakeSpec, startup_timeout: float = 20.0, hang_timeout: float = 60.0) -> Iterator[Fake]:
+    setup = Setup(run_dir=str(run_dir), processes=list(processes), startup_timeout=startup_timeout, hang_timeout=hang_timeout)
     command = [sys.executable, "-m", "tests.support.fake_cluster", msgspec.json.encode(setup).decode()]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         running = Fake(process, run_dir)
@@ -121,6 +121,7 @@ def test_the_feed_tells_phases_and_readiness(run_dir: Path) -> None:
             time.sleep(0.02)
         feed.close()
         context.term()
+        cluster.until("ready")
         assert reasons[-2:] == ["worker0 loading weights 43 %", ""]
         cluster.process.send_signal(signal.SIGTERM)
         assert cluster.end() == 0
@@ -197,8 +198,32 @@ def test_a_second_signal_ends_everything_at_once(run_dir: Path) -> None:
         cluster.process.send_signal(signal.SIGTERM)
         cluster.wait_for(lambda state: state.phase == "stopping")
         cluster.process.send_signal(signal.SIGTERM)
-        assert cluster.end() == 0
+        assert cluster.end() == 130
         assert time.monotonic() - began < 4.0
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, "stop"])
+def test_a_stop_before_it_was_ready_is_no_success(run_dir: Path, how: signal.Signals | str) -> None:
+    with fake(run_dir, spec(run_dir, "worker0", slow=30)) as cluster:
+        cluster.until("line")
+        if isinstance(how, signal.Signals):
+            cluster.process.send_signal(how)
+        else:
+            ask(run_dir, StopCommand(deadline=1.0))
+        assert cluster.until("failed") == "stopped before it was ready"
+        assert cluster.end() == (130 if isinstance(how, signal.Signals) else 1)
+
+
+def test_a_hung_process_is_killed_and_started_again(run_dir: Path) -> None:
+    with fake(run_dir, spec(run_dir, "worker0"), spec(run_dir, "scheduler"), hang_timeout=2.5) as cluster:
+        cluster.until("ready")
+        hung = cluster.one("scheduler").pid
+        os.kill(hung, signal.SIGSTOP)
+        cluster.wait_for(lambda state: any(process.incarnation == 2 for process in state.processes) and state.ready)
+        assert is_gone(hung)
+        assert (cluster.one("scheduler").incarnation, cluster.one("worker0").incarnation) == (2, 1)
+        cluster.process.send_signal(signal.SIGTERM)
+        assert cluster.end() == 0
 
 
 def test_children_end_when_the_supervisor_is_killed(run_dir: Path) -> None:

@@ -21,6 +21,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     run_dir: str
     processes: list[FakeSpec]
     startup_timeout: float = 20.0
+    hang_timeout: float = 60.0
 
 
 class Events:
@@ -46,7 +47,7 @@ class Events:
 def main() -> int:
     setup = msgspec.json.decode(sys.argv[1], type=Setup)
     specs = [ProcessSpec(package="tests.support.fake_process", args=fake.args, stage=fake.stage) for fake in setup.processes]
-    return Supervisor(specs, Path(setup.run_dir), "fake", Events(), setup.startup_timeout).run()
+    return Supervisor(specs, Path(setup.run_dir), "fake", Events(), setup.startup_timeout, setup.hang_timeout).run()
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from frontend import bodies, refusals
+from frontend import bodies, conversation, refusals
 from frontend.errors import ApiError
 from frontend.schema import ChatRequest, CompletionRequest, TokenizeRequest
 from messages.request import TextPrompt, TokenPrompt
@@ -94,6 +94,10 @@ def test_huge_limits_are_cut_to_what_the_wire_carries() -> None:
         ("min_p", 2),
         ("seed", "x"),
         ("seed", 1.5),
+        ("seed", -1),
+        ("seed", 2**63),
+        ("seed", -(2**63)),
+        ("seed", 10**30),
         ("stop", ""),
         ("stop", ["a", ""]),
         ("stop", ["a"] * 17),
@@ -191,22 +195,69 @@ def test_bad_prompts_are_400(value: Any) -> None:
     assert (caught.value.status, caught.value.param) == (400, "prompt")
 
 
+def on_the_wire(*messages: dict[str, Any]) -> Any:
+    return msgspec.msgpack.decode(msgspec.msgpack.encode(conversation.chat_prompt(list(messages), True)))["messages"]
+
+
 def test_messages_travel_as_they_came() -> None:
-    message = {"role": "user", "content": [{"type": "text", "text": "A"}], "name": "x", "extra": {"deep": [1, None, 2.5]}}
-    prompt = bodies.chat_prompt([message], True)
-    wire = msgspec.msgpack.decode(msgspec.msgpack.encode(prompt))
-    assert wire["messages"] == [message]
+    messages: list[dict[str, Any]] = [{"role": "user", "content": [{"type": "text", "text": "A"}]}, {"content": "", "role": "assistant"}]
+    assert on_the_wire(*messages) == messages
 
 
-@pytest.mark.parametrize("content", [5, {}, [{"type": "image_url", "image_url": {}}], ["A"], [{"type": "text"}]])
-def test_content_that_is_not_text_is_refused(content: Any) -> None:
-    with pytest.raises(ApiError, match="content"):
-        bodies.chat_prompt([{"role": "user", "content": content}], True)
+@pytest.mark.parametrize("name", sorted(refusals.MESSAGE))
+def test_fields_of_a_message_that_say_nothing_are_left_out(name: str) -> None:
+    message = {"role": "assistant", "content": "A"}
+    empty: list[Any] = [None, "", [], {}]
+    for nothing in empty:
+        assert on_the_wire({**message, name: nothing}) == [message]
+    for something in ("x", [1], {"a": 1}, 0, False):
+        with pytest.raises(ApiError, match=rf"messages\[1\]\.{name}") as caught:
+            on_the_wire(message, {**message, name: something})
+        assert (caught.value.status, caught.value.param, caught.value.code) == (400, f"messages[1].{name}", "unsupported_parameter")
 
 
-def test_numbers_beyond_the_wire_are_refused() -> None:
-    with pytest.raises(ApiError):
-        bodies.chat_prompt([{"role": "user", "content": "A", "x": 10**30}], True)
+@pytest.mark.parametrize("value", [None, 10**30, {"deep": [1]}])
+def test_an_unknown_field_of_a_message_is_refused_by_name(value: Any) -> None:
+    with pytest.raises(ApiError) as caught:
+        on_the_wire({"role": "user", "content": "A", "extra": value})
+    assert (caught.value.param, caught.value.code) == ("messages[0].extra", "unknown_parameter")
+
+
+@pytest.mark.parametrize("role", ["user", "assistant"])
+@pytest.mark.parametrize("content", [None, 5, {}, [{"type": "image_url", "image_url": {}}], ["A"], [{"type": "text"}]])
+def test_content_that_is_not_text_is_refused(role: str, content: Any) -> None:
+    with pytest.raises(ApiError, match=r"messages\[0\]\.content.* must be ") as caught:
+        on_the_wire({"role": role, "content": content})
+    assert (caught.value.status, caught.value.param) == (400, "messages[0].content")
+
+
+def test_a_text_part_has_no_other_fields() -> None:
+    with pytest.raises(ApiError) as caught:
+        on_the_wire({"role": "user", "content": [{"type": "text", "text": "A", "cache_control": {"type": "ephemeral"}}]})
+    assert caught.value.param == "messages[0].content[0].cache_control"
+
+
+@pytest.mark.parametrize("message", [{}, {"role": "user"}, {"content": "A"}, {"role": None, "content": "A"}, {"role": 5, "content": "A"}])
+def test_role_and_content_must_be_there(message: dict[str, Any]) -> None:
+    with pytest.raises(ApiError, match=r"messages\[0\]\.(role|content) must be text") as caught:
+        on_the_wire(message)
+    assert caught.value.status == 400
+
+
+@pytest.mark.parametrize("options", [{}, {"include_usage": False}, {"include_usage": True}])
+def test_stream_options_need_a_stream(options: dict[str, Any]) -> None:
+    chat(stream=True, stream_options=options).check_stream_options()
+    with pytest.raises(ApiError) as caught:
+        chat(stream_options=options).check_stream_options()
+    assert (caught.value.status, caught.value.param) == (400, "stream_options")
+    chat(stream_options=None).check_stream_options()
+
+
+@pytest.mark.parametrize("name", ["include_obfuscation", "continuous_usage_stats"])
+def test_stream_options_that_are_not_honoured(name: str) -> None:
+    chat(stream=True, stream_options={name: False}).check_stream_options()
+    with pytest.raises(ApiError, match=name):
+        chat(stream=True, stream_options={name: True}).check_stream_options()
 
 
 @pytest.mark.parametrize(
@@ -228,9 +279,8 @@ def test_seeds() -> None:
     four = bodies.seeds(42, 4)
     assert len(set(four)) == 4
     assert four == bodies.seeds(42, 4)
-    assert bodies.seeds(-1, 1) == [2**63 - 1]
-    assert bodies.seeds(2**63, 1) == [0]
-    assert all(0 <= seed < 2**63 for seed in [*four, *bodies.seeds(-(10**30), 3), *bodies.seeds(None, 3)])
+    assert bodies.seeds(2**63 - 1, 1) == [2**63 - 1]
+    assert all(0 <= seed < 2**63 for seed in [*four, *bodies.seeds(2**63 - 1, 3), *bodies.seeds(None, 3)])
     assert bodies.seeds(None, 2) != bodies.seeds(None, 2)
 
 

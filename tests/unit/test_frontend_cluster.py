@@ -4,7 +4,7 @@ import pytest
 
 from frontend.cluster import ClusterView
 from frontend.errors import ApiError
-from messages.cluster import DEAD, LOADING, READY, STALLED, ClusterState, ProcessState
+from messages.cluster import DEAD, LOADING, READY, STALLED, STARTING, STOPPING, ClusterState, ProcessState
 
 
 class Clock:
@@ -37,7 +37,7 @@ def test_the_reason_has_phase_and_progress() -> None:
     view.update(state(process("tokenizer0"), process("worker0", LOADING), ready=False, phase=LOADING))
     reason = view.reason() or ""
     assert "phase loading" in reason
-    assert "worker0 loading loading weights (43%)" in reason
+    assert "worker0 loading weights (43%)" in reason
     assert "tokenizer0" not in reason
 
 
@@ -58,6 +58,19 @@ def test_started_stays_true() -> None:
     view.update(state(process("tokenizer0"), process("worker0", STALLED), ready=False, phase=STALLED, reason="worker0 is stalled"))
     assert view.started
     assert "worker0 is stalled" in (view.reason() or "")
+
+
+def test_the_reason_says_everything_once() -> None:
+    silent = ProcessState(name="worker0", incarnation=1, pid=1, phase=STALLED, detail="not heard from for 12.4 s")
+    idle = ProcessState(name="scheduler", incarnation=1, pid=1, phase=STARTING)
+    view = ClusterView(["tokenizer0"])
+    view.update(state(silent, idle, ready=False, phase=STALLED, reason="worker0 stalled: not heard from for 12.4 s"))
+    assert view.reason() == "phase stalled; worker0 stalled: not heard from for 12.4 s; scheduler starting"
+    view.update(state(silent, ready=False, phase=STOPPING, reason="stopping"))
+    assert view.reason() == "phase stopping; worker0 stalled not heard from for 12.4 s"
+    loading = ProcessState(name="worker0", incarnation=1, pid=1, phase=LOADING, detail="loading weights 43 %", progress=0.43)
+    view.update(state(loading, ready=False, phase=LOADING))
+    assert view.reason() == "phase loading; worker0 loading weights 43 %"
 
 
 def test_round_robin_over_ready_tokenizers() -> None:

@@ -31,8 +31,9 @@ CLI = {
     ),
     "chat": SAMPLING,
     "cluster start": (
-        "--block-size --chat-template --chunk-tokens --detach --device --dtype --dummy-weights --frontends --host --kv-tokens --log-level "
-        "--max-context --max-queue --max-slots --max-step-tokens --model --port --served-model-name --startup-timeout --threads --tokenizers"
+        "--block-size --chat-template --chunk-tokens --detach --device --dtype --dummy-weights --frontends --hang-timeout --host "
+        "--kv-tokens --log-level --max-context --max-queue --max-slots --max-step-tokens --model --port --served-model-name "
+        "--startup-timeout --threads --tokenizers"
     ),
     "cluster status": "--json --port",
     "cluster stop": "--port --timeout",

@@ -8,13 +8,16 @@ from pathlib import Path
 
 import pytest
 
+import pagewire
 from launcher.cli import build_parser, main
+from launcher.errors import program
+from launcher.start import _threads
 
 ROOT = Path(__file__).resolve().parents[2]
 START_OPTIONS = {
     *("--model", "--served-model-name", "--host", "--port", "--detach", "--device", "--dtype", "--threads", "--kv-tokens", "--block-size"),
     *("--max-slots", "--max-step-tokens", "--chunk-tokens", "--max-context", "--max-queue", "--chat-template", "--dummy-weights", "--tokenizers"),
-    *("--frontends", "--log-level", "--startup-timeout", "-h", "--help"),
+    *("--frontends", "--log-level", "--startup-timeout", "--hang-timeout", "-h", "--help"),
 }
 
 
@@ -48,7 +51,10 @@ def test_options_of_cluster_start() -> None:
         ("--max-slots", "0", "0 is not from 1 to 4096"),
         ("--block-size", "-1", "-1 is not from 1 to 1024"),
         ("--startup-timeout", "nan", "nan is not from 1 to 86400"),
-        ("--device", "gpu", "'gpu' is not a device"),
+        ("--device", "cuda", "the GPU comes next"),
+        ("--served-model-name", "", "'' is not a name"),
+        ("--served-model-name", "a\nb", "without line breaks"),
+        ("--hang-timeout", "-1", "-1 is not from 0 to 86400"),
         ("--frontends", "2", "2 is not from 1 to 1"),
     ],
 )
@@ -78,6 +84,45 @@ def test_a_model_that_is_none_says_what_is_possible(capsys: pytest.CaptureFixtur
     assert "gpt-9" in error
     assert "smollm2-135m-instruct" in error
     assert "config.json" in error
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"pagewire {pagewire.__version__}\n"
+
+
+@pytest.mark.parametrize(("model", "message"), [("", "--model is empty"), ("/dev/null", "neither a file nor a folder")])
+def test_arguments_that_name_no_model(model: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["cluster", "start", "--port", "0", "--model", model]) in {1, 2}
+    assert message in capsys.readouterr().err
+
+
+def test_threads_are_no_more_than_cores(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _threads(1) == 1
+    assert _threads(4096) < 4096
+    assert "warning: --threads 4096 is over" in capsys.readouterr().err
+
+
+def test_commands_to_type_name_the_interpreter(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("sys.argv", ["launch.py"])
+    monkeypatch.setattr("sys.executable", str(ROOT / ".venv/bin/python"))
+    monkeypatch.chdir(ROOT)
+    assert program() == ".venv/bin/python launch.py"
+    monkeypatch.chdir(tmp_path)
+    assert program() == f"{ROOT}/.venv/bin/python {ROOT}/launch.py"
+    monkeypatch.setattr("sys.argv", ["/usr/bin/pagewire"])
+    assert program() == "pagewire"
+
+
+@pytest.mark.parametrize("arguments", [["doctor"], ["cluster", "status"]], ids=["doctor", "status"])
+def test_a_missing_dependency_is_one_sentence(arguments: list[str]) -> None:
+    command = [sys.executable, "-S", "launch.py", *arguments]  # -S: without site-packages
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=20, check=False)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert "the module msgspec is not installed" in done.stderr
+    assert ".venv/bin/python launch.py" in done.stderr
 
 
 def test_help_is_quick_and_needs_no_torch() -> None:

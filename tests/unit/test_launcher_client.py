@@ -83,12 +83,18 @@ def test_generate_streams_the_text(server: Server, capsys: pytest.CaptureFixture
 
 def test_generate_as_chat_from_standard_input(server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     server.say("yes\n")
-    monkeypatch.setattr("sys.stdin", io.StringIO("well?"))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"well?")))
     assert main(["generate", "-", "--chat", "--system", "be brief", "--url", server.url + "/v1/"]) == 0
     assert capsys.readouterr().out == "yes\n"
     path, body = server.bodies[0]
     assert path == "/v1/chat/completions"
     assert body["messages"] == [{"role": "system", "content": "be brief"}, {"role": "user", "content": "well?"}]
+
+
+def test_generate_from_standard_input_that_is_no_text(server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\xff")))
+    assert main(["generate", "-", "--url", server.url]) == 1
+    assert capsys.readouterr().err == "error: standard input is not UTF-8\n"
 
 
 def test_generate_json_is_the_whole_answer(server: Server, capsys: pytest.CaptureFixture[str]) -> None:

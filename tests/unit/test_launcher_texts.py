@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from launcher.child import describe_exit
-from launcher.display import ready_text, status_key, status_text
+from launcher.display import TerminalAudience, ready_text, status_key, status_text
 from launcher.progress import ByteBar, StatusLine
 from launcher.rundir import Cluster, ClusterInfo
 from launcher.specs import ClusterOptions, cluster_specs
 from launcher.start import free_port
-from launcher.status import duration, status_table
+from launcher.status import duration, status_document, status_table
 from messages.cluster import ClusterState, ProcessState
 
 
@@ -97,6 +97,23 @@ def test_status_table() -> None:
     assert "m at http://127.0.0.1:8000: loading (scheduler waiting for the worker)" in text
     assert "slots 1 of 4 in use, queue 2 (9 tokens), blocks 3 of 10 in use (16 tokens each), context 64 tokens" in text
     assert "2         waiting for the worker" in text
+
+
+def test_the_status_document_has_no_pid_for_the_dead() -> None:
+    info = ClusterInfo(pid=5, host="127.0.0.1", port=8000, url="http://127.0.0.1:8000", model="m", started=0.0)
+    dead = ProcessState(name="worker0", incarnation=1, pid=0, phase="dead")
+    document = status_document(Cluster(Path("/nowhere"), info), state(process("scheduler"), dead, ready=False))
+    assert document["running"] is True
+    assert [told["pid"] for told in document["processes"]] == [7, None]
+
+
+def test_a_failure_is_shown_once_and_last(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("launcher.display.set_up_logging", lambda audience: None)
+    audience = TerminalAudience(ClusterOptions(model_path="/m", model_name="m", port=8000))
+    audience.failed("worker0 ended")
+    audience.line("scheduler ends")
+    audience.close()
+    assert capsys.readouterr().err == "scheduler ends\nerror: worker0 ended\n"
 
 
 @pytest.mark.parametrize(("code", "text"), [(0, "exit code 0"), (3, "exit code 3"), (-9, "killed by SIGKILL"), (-63, "killed by signal 63")])
