@@ -163,6 +163,8 @@ def _start_detached(options: ClusterOptions, run_dir: RunDir) -> int:
         )
     os.close(report_write)
     os.close(run_dir.lock_fd)
+    for signum in (signal.SIGTERM, signal.SIGHUP):  # the same as Ctrl-C: what was begun is ended
+        signal.signal(signum, signal.default_int_handler)
     try:
         outcome = _follow(report_read)
     except KeyboardInterrupt:

@@ -110,6 +110,19 @@ def test_detached_start_status_stop(models: Path, run_dir: Path) -> None:
     assert json.loads(launch(run_dir, "cluster", "status", "--json").stdout) == {"running": False}
 
 
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=["term", "int", "hup"])
+def test_a_detached_start_that_is_interrupted_leaves_nothing(models: Path, run_dir: Path, signum: signal.Signals) -> None:
+    command = [sys.executable, str(ROOT / "launch.py"), "cluster", "start", "--detach", "--port", "0", "--model", str(models / "dice-byte")]
+    with subprocess.Popen(command, cwd=run_dir, env=environment(run_dir), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        assert process.stdout is not None
+        assert "starting" in process.stdout.readline()  # the supervisor runs and is followed
+        process.send_signal(signum)
+        process.communicate(timeout=LIMIT)
+    assert process.returncode == 130
+    wait_until(lambda: not any(str(run_dir) in " ".join(other.info["cmdline"] or []) for other in psutil.process_iter(["cmdline"])))
+    assert not list(run_dir.glob("*/*.sock"))
+
+
 @pytest.mark.parametrize("detach", [False, True], ids=["foreground", "detached"])
 def test_a_model_that_cannot_be_loaded_ends_the_start(models: Path, run_dir: Path, detach: bool) -> None:
     folder = run_dir / "broken"
