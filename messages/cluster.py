@@ -44,7 +44,7 @@ class ProcessState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClusterState(msgspec.Struct, frozen=True, kw_only=True, tag="cluster"):
-    """Published by the supervisor twice a second and at every change.
+    """Published by the supervisor five times a second and at every change.
 
     `ready` is true when every process is READY and heard from within its limit; `reason` says why not. `phase` is the least advanced one.
     `stop_seconds`: once the cluster is stopping, how long running requests may take to end.

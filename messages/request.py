@@ -12,7 +12,7 @@ TokenId = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 
 
 class ChatPrompt(msgspec.Struct, frozen=True, tag="chat"):
-    """Messages for the model's chat template: plain JSON values as the client sent them (role, content, ...)."""
+    """Messages for the model's chat template: role and content of each, as the client sent them."""
 
     messages: list[dict[str, msgspec.Raw]]
     add_generation_prompt: bool = True
