@@ -4,7 +4,7 @@ from typing import Annotated
 
 import msgspec
 
-from messages.request import Key, TokenId
+from messages.request import Key, Label, TokenId
 from messages.sampling import SamplingParams
 
 
@@ -14,6 +14,9 @@ class Admit(msgspec.Struct, frozen=True, kw_only=True, tag="admit"):
     `prompt`: i32 column of token ids, at least one. `end_ids`: tokens that end a sequence (end tokens of the model unless ignored, and the
     request's stop_token_ids). `max_tokens` None means up to the context limit. Answered with rows in `messages.tokens.Tokens`, the
     last of which carries a finish, or with one `messages.tokens.Refused` per key.
+
+    `tenant` shares the machine fairly with other tenants. `cache_salt` and `tenant` together name the prefix cache this prompt may
+    read and feed: requests that differ in either never see each other's blocks.
     """
 
     tokenizer: str
@@ -24,7 +27,8 @@ class Admit(msgspec.Struct, frozen=True, kw_only=True, tag="admit"):
     end_ids: list[TokenId]
     max_tokens: Annotated[int, msgspec.Meta(ge=0)] | None = None
     priority: int = 0
-    tenant: str = ""
+    tenant: Label = ""
+    cache_salt: Label = ""
 
 
 class Abort(msgspec.Struct, frozen=True, tag="abort"):

@@ -9,6 +9,7 @@ from messages.sampling import SamplingParams, StopRules
 Key = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 """Names one sequence everywhere inside the cluster. Made by the frontend (random base + counter), never by a client."""
 TokenId = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+Label = Annotated[str, msgspec.Meta(max_length=256)]
 
 
 class ChatPrompt(msgspec.Struct, frozen=True, tag="chat"):
@@ -45,6 +46,8 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True, tag="generate"):
     priority: Annotated[int, msgspec.Meta(ge=-100, le=100)] = 0
     skip_special_tokens: bool = True
     echo: bool = False
+    tenant: Label = ""
+    cache_salt: Label = ""
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel"):

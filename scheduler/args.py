@@ -8,8 +8,11 @@ class SchedulerArgs(ProcessArgs, frozen=True, kw_only=True):
 
     `tokenizers`: names of the tokenizer processes; `worker`: name of the worker. `max_context` lowers the context limit (tokens).
     `chunk_tokens`: prompt tokens computed per step at most. `max_queue` (sequences) and `max_queue_tokens` (prompt tokens) bound the waiting
-    line. `run_ahead`: plans sent beyond the one whose result is awaited. `step_deadline`: seconds without a result before the scheduler
-    reports itself stalled. `drain_seconds`: how long running sequences may go on after SIGTERM.
+    line. `run_ahead`: plans in flight at once; 1 waits for every result before the next plan. `prefix_cache` false shares KV blocks only
+    between the choices of one request. `target_itl` (seconds): prompt chunks are cut so that a step takes about so long while rows decode.
+    `step_deadline`: seconds without a result before the scheduler reports itself stalled. `drain_seconds`: how long running sequences may
+    go on after SIGTERM. `self_check`: check every invariant when idle. `record`: a file for every message received, without token ids unless
+    `record_tokens`.
     """
 
     tokenizers: list[str]
@@ -18,6 +21,11 @@ class SchedulerArgs(ProcessArgs, frozen=True, kw_only=True):
     chunk_tokens: int = 256
     max_queue: int = 1024
     max_queue_tokens: int = 4_000_000
-    run_ahead: int = 1
+    run_ahead: int = 2
+    prefix_cache: bool = True
+    target_itl: float | None = None
     step_deadline: float = 60.0
     drain_seconds: float = 3.0
+    self_check: bool = False
+    record: str | None = None
+    record_tokens: bool = False
