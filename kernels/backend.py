@@ -1,9 +1,11 @@
 """Which kernels run on which device. A device set has the members of `Reference`, with the same signatures."""
 
+from typing import Any
+
 import torch
 
 from kernels.quantised import quant_linear
-from kernels.reference import attention, embedding, linear, mlp, norm, rope, sampling
+from kernels.reference import attention, embedding, gemv, linear, mlp, norm, rope, rope_kv, sampling
 
 
 class Reference:
@@ -11,25 +13,34 @@ class Reference:
 
     Linear = linear.Linear
     quant_linear = staticmethod(quant_linear)
-    AttentionBatch = attention.AttentionBatch
     embed = staticmethod(embedding.embed)
     rms_norm = staticmethod(norm.rms_norm)
     add_rms_norm = staticmethod(norm.add_rms_norm)
     rope_table = staticmethod(rope.rope_table)
-    rotate = staticmethod(rope.rotate)
+    rope_rows = staticmethod(rope_kv.rope_rows)
+    rope_kv = staticmethod(rope_kv.rope_kv)
     plan_attention = staticmethod(attention.plan_attention)
-    write_kv = staticmethod(attention.write_kv)
     copy_blocks = staticmethod(attention.copy_blocks)
     attend = staticmethod(attention.attend)
     silu_mul = staticmethod(mlp.silu_mul)
+    norm_linear = staticmethod(gemv.norm_linear)
+    linear_add = staticmethod(gemv.linear_add)
+    norm_gate_up = staticmethod(gemv.norm_gate_up)
+    norm_logits = staticmethod(gemv.norm_logits)
     sample = staticmethod(sampling.sample)
 
 
 Kernels = type[Reference]
+AttentionBatch = Any
+"""What a set's `plan_attention` gives: only kernels of the same set can read it."""
 
 
 def kernels_for(device: torch.device) -> Kernels:
     """The kernel set for `device`. Raises ValueError for a device that has none."""
     if device.type == "cpu":
         return Reference
-    raise ValueError(f"no kernels for device {device}; use cpu")
+    if device.type == "cuda":
+        from kernels.triton_set import Triton  # Triton need not exist where only the CPU is used
+
+        return Triton
+    raise ValueError(f"no kernels for device {device}; use cpu or cuda")

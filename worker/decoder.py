@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from checkpoint.config import ModelConfig
-from kernels.backend import Kernels
-from kernels.reference.attention import AttentionBatch
+from kernels.backend import AttentionBatch, Kernels
 from kernels.reference.linear import FAST_ROWS
 
 Product = Callable[[Tensor], Tensor]
@@ -68,7 +67,7 @@ class Decoder:
         self._kernels = kernels
         self._cos, self._sin = rope
         self._scale = config.head_dim**-0.5
-        self._q_size, self._kv_size = config.heads * config.head_dim, config.kv_heads * config.head_dim
+        self._q_size = config.heads * config.head_dim
         self._windowed = config.window_layers or [False] * config.layers
 
     def forward(self, step: StepInput, k_cache: Tensor, v_cache: Tensor) -> Tensor:
@@ -77,12 +76,12 @@ class Decoder:
         count = step.tokens.shape[0]
         rows = max(count, weights.fast_rows)
         x = weights.embed(step.tokens, rows)
-        cos, sin = self._cos.index_select(0, step.positions), self._sin.index_select(0, step.positions)
+        rope = self._kernels.rope_rows(self._cos, self._sin, step.positions)
         mixed = x.new_zeros(rows, self._q_size)
         normed = self._kernels.rms_norm(x, weights.layers[0].input_norm, eps)
         for number, layer in enumerate(weights.layers):
             batch = step.windowed if self._windowed[number] else step.full
-            self._attention(layer, normed, cos, sin, (k_cache[number], v_cache[number]), batch, mixed[:count])
+            self._attention(layer, normed, rope, (k_cache[number], v_cache[number]), batch, mixed[:count])
             normed = self._kernels.add_rms_norm(x, layer.output(mixed), layer.mlp_norm, eps)
             down = layer.down(self._kernels.silu_mul(layer.gate_up(normed)))
             following = weights.layers[number + 1].input_norm if number + 1 < len(weights.layers) else weights.norm
@@ -90,21 +89,12 @@ class Decoder:
         return self._logits(normed, step.wanted)
 
     def _attention(
-        self, layer: Layer, normed: Tensor, cos: Tensor, sin: Tensor, cache: tuple[Tensor, Tensor], batch: AttentionBatch, mixed: Tensor
+        self, layer: Layer, normed: Tensor, rope: tuple[Tensor, Tensor], cache: tuple[Tensor, Tensor], batch: AttentionBatch, mixed: Tensor
     ) -> None:
-        config = self.config
-        count, size = mixed.shape[0], config.head_dim
-        qkv = layer.qkv(normed)[:count]
-        qk, v = qkv.split((self._q_size + self._kv_size, self._kv_size), -1)
-        heads = qk.view(count, -1, size)
-        if layer.q_norm is not None and layer.k_norm is not None:
-            q, k = heads.split((config.heads, config.kv_heads), 1)
-            q = self._kernels.rms_norm(q, layer.q_norm, config.norm_eps)
-            k = self._kernels.rms_norm(k, layer.k_norm, config.norm_eps)
-            heads = torch.cat((q, k), 1)
-        q, k = self._kernels.rotate(heads, cos, sin).split((config.heads, config.kv_heads), 1)
-        self._kernels.write_kv(*cache, k, v, batch)
-        self._kernels.attend(q, *cache, batch, self._scale, mixed.view(count, config.heads, size))
+        count, size = mixed.shape[0], self.config.head_dim
+        norms = None if layer.q_norm is None or layer.k_norm is None else (layer.q_norm, layer.k_norm)
+        q = self._kernels.rope_kv(layer.qkv(normed)[:count], norms, self.config.norm_eps, rope, *cache, batch)
+        self._kernels.attend(q, *cache, batch, self._scale, mixed.view(count, -1, size))
 
     def _logits(self, normed: Tensor, wanted: Tensor) -> Tensor:
         count, fast = wanted.shape[0], self._weights.fast_rows

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from checkpoint.config import ModelConfig
 from kernels.backend import Kernels
-from kernels.reference.sampling import Penalties, Sampled, SamplingBatch
+from kernels.reference.sampling import GREEDY_BELOW, Penalties, Sampled, SamplingBatch
 from messages.plan import StepPlan
 from messages.result import NON_FINITE, OK, StepResult
 from messages.tokens import LogprobColumns
@@ -21,8 +21,6 @@ from worker.memory import Cache
 from worker.plan import PlanReader, Rows
 from worker.slots import Slots
 
-GREEDY_BELOW = 1e-5
-"""Temperatures below this are greedy: the division would overflow."""
 AFTER_FAILURE = 0
 """Fed to a row whose logits were not finite, should a plan already on its way ask for more of it."""
 
@@ -93,7 +91,7 @@ class Engine:
         positions = np.arange(len(tokens)) + np.repeat(rows.start - (ends - rows.count), rows.count)
         columns = -(-int((rows.start + rows.count).max()) // self.cache.block_size)
         table = torch.from_numpy(slots.table[rows.slot, :columns])
-        geometry = (rows.start.tolist(), rows.count.tolist(), rows.decodes, config.kv_heads, self.cache.block_size)
+        geometry = (rows.start.tolist(), rows.count.tolist(), rows.decodes, config.heads, config.kv_heads, self.cache.block_size)
         full = self._kernels.plan_attention(table, *geometry)
         windowed = full if config.window is None else self._kernels.plan_attention(table, *geometry, window=config.window)
         step = StepInput(

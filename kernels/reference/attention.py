@@ -124,12 +124,12 @@ def _split(lengths: list[int], block_size: int) -> list[list[int]]:
 
 
 def plan_attention(
-    table_RB: Tensor, starts: list[int], counts: list[int], singles: int, kv_heads: int, block_size: int, window: int | None = None
+    table_RB: Tensor, starts: list[int], counts: list[int], singles: int, heads: int, kv_heads: int, block_size: int, window: int | None = None
 ) -> AttentionBatch:
     """Plan one step of R rows, whose tokens are concatenated in row order.
 
     `table_RB`: int64 block ids, valid up to each row's end. Row r computes positions starts[r]..starts[r] + counts[r]; everything before is
-    in the cache. The last `singles` rows have one token each and are batched; the others run one by one.
+    in the cache. The last `singles` rows have one token each and are batched; the others run one by one. `heads` is for sets that tile by it.
     """
     chunks, first = [], 0
     prompts = len(counts) - singles

@@ -16,6 +16,9 @@ CANDIDATES = 1024
 LARGEST_LOGIT = 1e30
 """Penalised logits are held within this, so that an extreme penalty cannot make infinities of finite logits."""
 
+GREEDY_BELOW = 1e-5
+"""Temperatures below this are greedy: the division would overflow."""
+
 _LOW = 0xFFFFFFFF
 
 

@@ -59,7 +59,7 @@ def test_paged_equals_dense(
             cell = int(table[row, position // block_size]), slice(None), position % block_size
             k_cache[cell], v_cache[cell] = keys[row][0, position], keys[row][1, position]
     q = torch.randn(sum(counts), heads, head_dim)
-    plan = plan_attention(table, starts, counts, singles, kv_heads, block_size, window)
+    plan = plan_attention(table, starts, counts, singles, heads, kv_heads, block_size, window)
     new = torch.cat([key[:, start:] for key, start in zip(keys, starts, strict=True)], 1)
     write_kv(k_cache, v_cache, new[0], new[1], plan)
     out = torch.full_like(q, torch.nan)
@@ -73,7 +73,7 @@ def test_paged_equals_dense(
 
 def test_dummy_and_foreign_blocks_are_not_written() -> None:
     k_cache, v_cache, table = make_case([20], 2, 16, 8, None)
-    plan = plan_attention(table, [10], [10], 0, 2, 16)
+    plan = plan_attention(table, [10], [10], 0, 2, 2, 16)
     write_kv(k_cache, v_cache, torch.ones(10, 2, 8), torch.ones(10, 2, 8), plan)
     assert int(torch.isfinite(k_cache).sum()) == int(torch.isfinite(v_cache).sum()) == 10 * 2 * 8
     own = k_cache[table[0]].transpose(1, 2).reshape(-1, 2, 8)
@@ -86,7 +86,7 @@ def test_addresses_past_two_to_the_31_bytes() -> None:
     k_cache, v_cache = torch.empty(blocks + 1, 1, 16, 64), torch.empty(blocks + 1, 1, 16, 64)
     table = torch.tensor([[blocks - 1, 3]])
     new = torch.randn(2, 20, 1, 64)
-    plan = plan_attention(table, [0], [20], 0, 1, 16)
+    plan = plan_attention(table, [0], [20], 0, 2, 1, 16)
     write_kv(k_cache, v_cache, new[0], new[1], plan)
     torch.testing.assert_close(k_cache[blocks - 1, 0], new[0, :16, 0])
     q = torch.randn(20, 2, 64)

@@ -139,7 +139,7 @@ def test_every_import_is_a_declared_dependency_and_the_other_way_round() -> None
     distributions = packages_distributions()
     names = {name.partition(".")[0] for path in SOURCES for name, level in imports(path) if not level}
     foreign = names - set(sys.stdlib_module_names) - {*PACKAGES, "launch"}
-    assert {normal(distributions[name][0]) for name in foreign} | {"triton"} == declared()  # triton: the GPU kernels are next
+    assert {normal(distributions[name][0]) for name in foreign} == declared()
 
 
 def test_locks_are_exact_and_hold_every_dependency() -> None:

@@ -1,0 +1,23 @@
+"""The Triton set, for CUDA devices (and for the interpreter in tests). What torch already does at the speed of memory is the reference's."""
+
+from typing import Any
+
+from kernels import attention, gemv, mlp, norm, rope_kv, sampling
+from kernels.backend import Reference
+
+
+class Triton(Reference):
+    """Same members as `Reference`; batches of `plan_attention` are this set's own."""
+
+    rms_norm = staticmethod(norm.rms_norm)
+    add_rms_norm = staticmethod(norm.add_rms_norm)
+    rope_rows = staticmethod(rope_kv.rope_rows)
+    rope_kv: Any = staticmethod(rope_kv.rope_kv)
+    plan_attention: Any = staticmethod(attention.plan_attention)
+    attend: Any = staticmethod(attention.attend)
+    silu_mul = staticmethod(mlp.silu_mul)
+    norm_linear = staticmethod(gemv.norm_linear)
+    linear_add = staticmethod(gemv.linear_add)
+    norm_gate_up = staticmethod(gemv.norm_gate_up)
+    norm_logits = staticmethod(gemv.norm_logits)
+    sample = staticmethod(sampling.sample)

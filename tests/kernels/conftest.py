@@ -1,0 +1,8 @@
+"""Triton kernels run on the GPU when there is one and in Triton's interpreter otherwise, which must be chosen before they are imported."""
+
+import os
+
+import torch
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
