@@ -19,20 +19,20 @@ EVEN_ROUNDS = tl.constexpr(5)
 
 
 @triton.jit
-def _key(x: Any) -> Any:
+def _key(x: tl.tensor) -> Any:
     """int32 in the order of the float32 `x`."""
     bits = x.to(tl.int32, bitcast=True)
     return bits ^ ((bits >> 31) & 0x7FFFFFFF)
 
 
 @triton.jit
-def _value(key: Any) -> Any:
+def _value(key: tl.tensor) -> Any:
     """The float32 of a key."""
     return (key ^ ((key >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
 
 
 @triton.jit
-def _pivots(low: Any, high: Any, rounds: Any) -> Any:
+def _pivots(low: tl.tensor, high: tl.tensor, rounds: tl.tensor) -> Any:
     """Keys [PIVOTS] from `low`, the others above it and at most `high`."""
     step = tl.arange(0, PIVOTS)
     low_x, high_x = _value(low), _value(high)
@@ -44,7 +44,8 @@ def _pivots(low: Any, high: Any, rounds: Any) -> Any:
 
 @triton.jit
 def _search(
-    logits_ptr: Any, row: Any, temperature: Any, at: Any, counts_ptr: Any, seen_ptr: Any, penalties_ptr: Any, best: Any, low: Any, target: Any,
+    logits_ptr: tl.tensor, row: tl.tensor, temperature: tl.tensor, at: tl.tensor, counts_ptr: tl.tensor, seen_ptr: tl.tensor,
+    penalties_ptr: tl.tensor, best: tl.tensor, low: tl.tensor, target: tl.tensor,
     V: tl.constexpr, BLOCK: tl.constexpr, PENALTIES: tl.constexpr, COUNT: tl.constexpr,
 ) -> Any:  # fmt: skip
     """The largest logit v >= `low` that occurs with at least `target` at or above it: that many logits, or (not COUNT) that share of the
@@ -82,8 +83,9 @@ def _search(
 
 @triton.jit
 def find_borders(
-    logits_ptr: Any, temperature_ptr: Any, top_k_ptr: Any, top_p_ptr: Any, min_p_ptr: Any, penalty_ptr: Any, counts_ptr: Any, seen_ptr: Any,
-    penalties_ptr: Any, best_ptr: Any, least_ptr: Any, finite_ptr: Any, border_ptr: Any,
+    logits_ptr: tl.tensor, temperature_ptr: tl.tensor, top_k_ptr: tl.tensor, top_p_ptr: tl.tensor, min_p_ptr: tl.tensor, penalty_ptr: tl.tensor,
+    counts_ptr: tl.tensor, seen_ptr: tl.tensor,
+    penalties_ptr: tl.tensor, best_ptr: tl.tensor, least_ptr: tl.tensor, finite_ptr: tl.tensor, border_ptr: tl.tensor,
     V: tl.constexpr, CHUNKS: tl.constexpr, SPAN: tl.constexpr, BLOCK: tl.constexpr, PENALTIES: tl.constexpr, PDL: tl.constexpr,
 ) -> None:  # fmt: skip
     """`border_ptr` [R]: the smallest kept logit; minus infinity where nothing is cut off."""

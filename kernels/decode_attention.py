@@ -29,7 +29,9 @@ class Settings(NamedTuple):
 
 
 @triton.jit
-def _shares(position_ptr: Any, row: Any, splits: Any, window: Any, WINDOW: tl.constexpr, BN: tl.constexpr, SHARE: tl.constexpr) -> Any:
+def _shares(
+    position_ptr: tl.tensor, row: tl.tensor, splits: tl.tensor, window: tl.tensor, WINDOW: tl.constexpr, BN: tl.constexpr, SHARE: tl.constexpr
+) -> Any:
     """Keys seen end at `length` and begin at `low`; tiles `first`..`last` hold them, in `parts` shares."""
     length = tl.load(position_ptr + row) + 1
     low = length * 0
@@ -43,8 +45,9 @@ def _shares(position_ptr: Any, row: Any, splits: Any, window: Any, WINDOW: tl.co
 
 @triton.jit(do_not_specialize=STEP, do_not_specialize_on_alignment=COLUMNS)
 def _decode(
-    q_ptr: Any, k_ptr: Any, v_ptr: Any, out_ptr: Any, part_ptr: Any, weight_ptr: Any, table_ptr: Any, slot_ptr: Any, position_ptr: Any,
-    table_stride: Any, scale: Any, splits: Any, window: Any,
+    q_ptr: tl.tensor, k_ptr: tl.tensor, v_ptr: tl.tensor, out_ptr: tl.tensor, part_ptr: tl.tensor, weight_ptr: tl.tensor, table_ptr: tl.tensor,
+    slot_ptr: tl.tensor, position_ptr: tl.tensor,
+    table_stride: tl.tensor, scale: tl.tensor, splits: tl.tensor, window: tl.tensor,
     H: tl.constexpr, K: tl.constexpr, D: tl.constexpr, P: tl.constexpr, GROUP: tl.constexpr, WIDTH: tl.constexpr,
     BN: tl.constexpr, SHARE: tl.constexpr, SPLIT: tl.constexpr, WINDOW: tl.constexpr, PDL: tl.constexpr,
 ) -> None:  # fmt: skip
@@ -102,7 +105,7 @@ def _decode(
 
 @triton.jit(do_not_specialize=STEP, do_not_specialize_on_alignment=COLUMNS)
 def _merge(
-    part_ptr: Any, weight_ptr: Any, out_ptr: Any, position_ptr: Any, splits: Any, window: Any,
+    part_ptr: tl.tensor, weight_ptr: tl.tensor, out_ptr: tl.tensor, position_ptr: tl.tensor, splits: tl.tensor, window: tl.tensor,
     H: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, SPLITS: tl.constexpr,
     BN: tl.constexpr, SHARE: tl.constexpr, WINDOW: tl.constexpr, PDL: tl.constexpr,
 ) -> None:  # fmt: skip

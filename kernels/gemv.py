@@ -32,12 +32,14 @@ def _none() -> Any:
 
 
 @triton.jit
-def _with(tiles: Any, tile: Any) -> Any:
+def _with(tiles: tl.tensor, tile: tl.tensor) -> Any:
     return tiles + (tile,)  # noqa: RUF005 (Triton's compiler knows no starred tuple)
 
 
 @triton.jit
-def _weights(w_ptr: Any, row: Any, N: tl.constexpr, K: tl.constexpr, PIECE: tl.constexpr, PIECES: tl.constexpr, EVEN: tl.constexpr) -> Any:
+def _weights(
+    w_ptr: tl.tensor, row: tl.tensor, N: tl.constexpr, K: tl.constexpr, PIECE: tl.constexpr, PIECES: tl.constexpr, EVEN: tl.constexpr
+) -> Any:
     """Rows `row` of the weight [N, K] as a tuple of PIECES tiles [rows, PIECE]."""
     column = tl.arange(0, PIECE)
     tiles = _none()
@@ -51,7 +53,7 @@ def _weights(w_ptr: Any, row: Any, N: tl.constexpr, K: tl.constexpr, PIECE: tl.c
 
 
 @triton.jit
-def _scale(x_ptr: Any, eps: Any, K: tl.constexpr, PIECE: tl.constexpr, PIECES: tl.constexpr) -> Any:
+def _scale(x_ptr: tl.tensor, eps: tl.tensor, K: tl.constexpr, PIECE: tl.constexpr, PIECES: tl.constexpr) -> Any:
     """1 / sqrt(mean(x^2) + eps) of one row."""
     square = tl.zeros([PIECE], tl.float32)
     for piece in tl.static_range(PIECES):
@@ -62,7 +64,9 @@ def _scale(x_ptr: Any, eps: Any, K: tl.constexpr, PIECE: tl.constexpr, PIECES: t
 
 
 @triton.jit
-def _dot(x_ptr: Any, norm_ptr: Any, tiles: Any, K: tl.constexpr, PIECE: tl.constexpr, PIECES: tl.constexpr, NORM: tl.constexpr) -> Any:
+def _dot(
+    x_ptr: tl.tensor, norm_ptr: tl.tensor, tiles: tl.tensor, K: tl.constexpr, PIECE: tl.constexpr, PIECES: tl.constexpr, NORM: tl.constexpr
+) -> Any:
     """The weight's rows times one row of x (times the norm's weight): [rows] in float32."""
     total = tl.zeros([tiles[0].shape[0]], tl.float32)
     for piece in tl.static_range(PIECES):
@@ -76,7 +80,7 @@ def _dot(x_ptr: Any, norm_ptr: Any, tiles: Any, K: tl.constexpr, PIECE: tl.const
 
 @triton.jit
 def _gemv(
-    x_ptr: Any, norm_ptr: Any, w_ptr: Any, bias_ptr: Any, out_ptr: Any, eps: Any,
+    x_ptr: tl.tensor, norm_ptr: tl.tensor, w_ptr: tl.tensor, bias_ptr: tl.tensor, out_ptr: tl.tensor, eps: tl.tensor,
     N: tl.constexpr, K: tl.constexpr, ROWS: tl.constexpr, BN: tl.constexpr, PIECE: tl.constexpr, PIECES: tl.constexpr,
     NORM: tl.constexpr, GATED: tl.constexpr, ADD: tl.constexpr, BIAS: tl.constexpr, PDL: tl.constexpr,
 ) -> None:  # fmt: skip

@@ -12,7 +12,16 @@ LARGEST_LOGIT = tl.constexpr(reference.LARGEST_LOGIT)
 
 
 @triton.jit
-def penalise(x: Any, at: Any, column: Any, inside: Any, counts_ptr: Any, seen_ptr: Any, penalties_ptr: Any, V: tl.constexpr) -> Any:
+def penalise(
+    x: tl.tensor,
+    at: tl.tensor,
+    column: tl.tensor,
+    inside: tl.tensor,
+    counts_ptr: tl.tensor,
+    seen_ptr: tl.tensor,
+    penalties_ptr: tl.tensor,
+    V: tl.constexpr,
+) -> Any:
     """`x` with the penalties of row `at` of counts and seen [N, V]; `penalties_ptr` [N, 3]: repetition, presence, frequency."""
     cell = at.to(tl.int64) * V + column
     counts = tl.load(counts_ptr + cell, mask=inside, other=0.0).to(tl.float32)
@@ -27,7 +36,8 @@ def penalise(x: Any, at: Any, column: Any, inside: Any, counts_ptr: Any, seen_pt
 
 @triton.jit
 def read(
-    logits_ptr: Any, row: Any, column: Any, temperature: Any, at: Any, counts_ptr: Any, seen_ptr: Any, penalties_ptr: Any,
+    logits_ptr: tl.tensor, row: tl.tensor, column: tl.tensor, temperature: tl.tensor, at: tl.tensor, counts_ptr: tl.tensor, seen_ptr: tl.tensor,
+    penalties_ptr: tl.tensor,
     V: tl.constexpr, PENALTIES: tl.constexpr,
 ) -> Any:  # fmt: skip
     """Logits of `row` as they came and after penalties (of row `at`, none when negative) and temperature; minus infinity past the vocabulary."""

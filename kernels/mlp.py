@@ -12,13 +12,13 @@ BLOCK = 1024
 
 
 @triton.jit
-def silu(x: Any) -> Any:
+def silu(x: tl.tensor) -> Any:
     """x * sigmoid(x) in float32."""
     return x / (1.0 + tl.exp2(-x * LOG2E))
 
 
 @triton.jit
-def _silu_mul(x_ptr: Any, out_ptr: Any, N: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr) -> None:
+def _silu_mul(x_ptr: tl.tensor, out_ptr: tl.tensor, N: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr) -> None:
     trigger(PDL)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < N

@@ -1,7 +1,5 @@
 """RMSNorm in Triton, alone and with the residual addition before it; one program a row. Twin of kernels.reference.norm."""
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
@@ -15,7 +13,15 @@ WARP_ELEMENTS = 512
 
 @triton.jit
 def _norm(
-    x_ptr: Any, add_ptr: Any, weight_ptr: Any, out_ptr: Any, eps: Any, N: tl.constexpr, BLOCK: tl.constexpr, ADD: tl.constexpr, PDL: tl.constexpr
+    x_ptr: tl.tensor,
+    add_ptr: tl.tensor,
+    weight_ptr: tl.tensor,
+    out_ptr: tl.tensor,
+    eps: tl.tensor,
+    N: tl.constexpr,
+    BLOCK: tl.constexpr,
+    ADD: tl.constexpr,
+    PDL: tl.constexpr,
 ) -> None:
     trigger(PDL)
     column = tl.arange(0, BLOCK)

@@ -31,15 +31,16 @@ def tile_tokens(group: int) -> int:
 
 @triton.jit
 def _keys(
-    q: Any, best: Any, total: Any, mixed: Any, k_ptr: Any, v_ptr: Any, blocks_ptr: Any, kv_head: Any, begin: Any, end: Any, own: Any, length: Any,
-    window: Any, scale: Any, K: tl.constexpr, P: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, BN: tl.constexpr,
+    q: tl.tensor, best: tl.tensor, total: tl.tensor, mixed: tl.tensor, k_ptr: tl.tensor, v_ptr: tl.tensor, blocks_ptr: tl.tensor,
+    kv_head: tl.tensor, begin: tl.tensor, end: tl.tensor, own: tl.tensor, length: tl.tensor,
+    window: tl.tensor, scale: tl.tensor, K: tl.constexpr, P: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, BN: tl.constexpr,
     MASKED: tl.constexpr, WINDOW: tl.constexpr,
 ) -> Any:  # fmt: skip
     """Go over key positions `begin`..`end`; rows at positions `own` see what is not after them and within the window."""
     column = tl.arange(0, WIDTH)
     key = tl.arange(0, BN)
     in_width = (column < D)[None, :]
-    for start in range(begin, end, BN):
+    for start in tl.range(begin, end, BN):
         position = start + key
         if MASKED:
             block = tl.load(blocks_ptr + position // P, mask=position < length, other=0).to(tl.int64)
@@ -77,8 +78,9 @@ def _keys(
 
 @triton.jit(do_not_specialize=["table_stride", "window"], do_not_specialize_on_alignment=["slot_ptr", "position_ptr", "tile_ptr"])
 def _prefill(
-    q_ptr: Any, k_ptr: Any, v_ptr: Any, out_ptr: Any, table_ptr: Any, slot_ptr: Any, position_ptr: Any, tile_ptr: Any,
-    table_stride: Any, scale: Any, window: Any,
+    q_ptr: tl.tensor, k_ptr: tl.tensor, v_ptr: tl.tensor, out_ptr: tl.tensor, table_ptr: tl.tensor, slot_ptr: tl.tensor, position_ptr: tl.tensor,
+    tile_ptr: tl.tensor,
+    table_stride: tl.tensor, scale: tl.tensor, window: tl.tensor,
     H: tl.constexpr, K: tl.constexpr, D: tl.constexpr, P: tl.constexpr, WIDTH: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, WINDOW: tl.constexpr, PDL: tl.constexpr,
 ) -> None:  # fmt: skip

@@ -16,7 +16,7 @@ HEADS_A_PROGRAM = 16
 
 
 @triton.jit
-def _weight(q_norm_ptr: Any, k_norm_ptr: Any, is_q: Any, is_k: Any, column: Any, inside: Any) -> Any:
+def _weight(q_norm_ptr: tl.tensor, k_norm_ptr: tl.tensor, is_q: tl.tensor, is_k: tl.tensor, column: tl.tensor, inside: tl.tensor) -> Any:
     """Norm weights [heads, half]; 1 for values."""
     q = tl.load(q_norm_ptr + column, mask=inside, other=0.0).to(tl.float32)
     k = tl.load(k_norm_ptr + column, mask=inside, other=0.0).to(tl.float32)
@@ -25,8 +25,9 @@ def _weight(q_norm_ptr: Any, k_norm_ptr: Any, is_q: Any, is_k: Any, column: Any,
 
 @triton.jit(do_not_specialize=["table_stride"], do_not_specialize_on_alignment=["slot_ptr", "position_ptr"])
 def _rope_kv(
-    qkv_ptr: Any, q_norm_ptr: Any, k_norm_ptr: Any, cos_ptr: Any, sin_ptr: Any, q_ptr: Any, k_ptr: Any, v_ptr: Any,
-    table_ptr: Any, slot_ptr: Any, position_ptr: Any, table_stride: Any, eps: Any,
+    qkv_ptr: tl.tensor, q_norm_ptr: tl.tensor, k_norm_ptr: tl.tensor, cos_ptr: tl.tensor, sin_ptr: tl.tensor, q_ptr: tl.tensor, k_ptr: tl.tensor,
+    v_ptr: tl.tensor,
+    table_ptr: tl.tensor, slot_ptr: tl.tensor, position_ptr: tl.tensor, table_stride: tl.tensor, eps: tl.tensor,
     H: tl.constexpr, K: tl.constexpr, D: tl.constexpr, P: tl.constexpr,
     HEADS: tl.constexpr, HALF: tl.constexpr, NORM: tl.constexpr, PDL: tl.constexpr,
 ) -> None:  # fmt: skip

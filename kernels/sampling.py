@@ -23,8 +23,9 @@ BORDER_BLOCK = 4096
 
 @triton.jit
 def _scan(
-    logits_ptr: Any, temperature_ptr: Any, border_ptr: Any, penalty_ptr: Any, counts_ptr: Any, seen_ptr: Any, penalties_ptr: Any,
-    best_ptr: Any, least_ptr: Any, id_ptr: Any, mass_ptr: Any, finite_ptr: Any,
+    logits_ptr: tl.tensor, temperature_ptr: tl.tensor, border_ptr: tl.tensor, penalty_ptr: tl.tensor, counts_ptr: tl.tensor, seen_ptr: tl.tensor,
+    penalties_ptr: tl.tensor,
+    best_ptr: tl.tensor, least_ptr: tl.tensor, id_ptr: tl.tensor, mass_ptr: tl.tensor, finite_ptr: tl.tensor,
     V: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr, AGAIN: tl.constexpr, PENALTIES: tl.constexpr, PDL: tl.constexpr,
 ) -> None:  # fmt: skip
     """Per row and chunk [R, CHUNKS]: largest and smallest value, lowest id of the largest, mass relative to it, whether all are finite.
@@ -55,7 +56,7 @@ def _scan(
 
 
 @triton.jit
-def _uniform(seed: Any, position: Any) -> Any:
+def _uniform(seed: tl.tensor, position: tl.tensor) -> Any:
     """One float64 in (0, 1) from Philox4x32-10 under key `seed` and counter `position`, both int64."""
     zero = (position * 0).to(tl.uint32)
     first, second, _, _ = tl.philox(seed, position.to(tl.uint32), (position >> 32).to(tl.uint32), zero, zero)
@@ -65,8 +66,10 @@ def _uniform(seed: Any, position: Any) -> Any:
 
 @triton.jit
 def _draw(
-    logits_ptr: Any, temperature_ptr: Any, border_ptr: Any, penalty_ptr: Any, counts_ptr: Any, seen_ptr: Any, penalties_ptr: Any,
-    seed_ptr: Any, position_ptr: Any, best_ptr: Any, id_ptr: Any, mass_ptr: Any, finite_ptr: Any, token_ptr: Any, good_ptr: Any,
+    logits_ptr: tl.tensor, temperature_ptr: tl.tensor, border_ptr: tl.tensor, penalty_ptr: tl.tensor, counts_ptr: tl.tensor, seen_ptr: tl.tensor,
+    penalties_ptr: tl.tensor,
+    seed_ptr: tl.tensor, position_ptr: tl.tensor, best_ptr: tl.tensor, id_ptr: tl.tensor, mass_ptr: tl.tensor, finite_ptr: tl.tensor,
+    token_ptr: tl.tensor, good_ptr: tl.tensor,
     V: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr, SPAN: tl.constexpr,
     FILTERED: tl.constexpr, PENALTIES: tl.constexpr, PDL: tl.constexpr,
 ) -> None:  # fmt: skip

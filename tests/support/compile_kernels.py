@@ -1,0 +1,87 @@
+"""Compiles every Triton kernel for an H100/H200 without a GPU: what the interpreter accepts the compiler may not.
+
+Run as a script, without TRITON_INTERPRET. Prints one line a kernel: name, registers spilled, shared memory.
+"""
+
+import time
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from kernels import attention, decode_attention, gemv, mlp, norm, prefill_attention, rope_kv, sampling
+from kernels.reference.sampling import Penalties, SamplingBatch
+
+TYPES = {
+    torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32", torch.float64: "*fp64",
+    torch.int32: "*i32", torch.int64: "*i64", torch.uint8: "*u8",
+}  # fmt: skip
+SEEN: set[str] = set()
+
+
+def compile_kernel(kernel: Any, grid: tuple[int, ...], *arguments: Any, **settings: Any) -> None:
+    """Stands in for `kernels.launch.launch`."""
+    names = kernel.arg_names
+    values = {**dict(zip(names, arguments, strict=False)), **{k: v for k, v in settings.items() if k in names}, "PDL": True}
+    options = {k: v for k, v in settings.items() if k not in names}
+    signature, constants, attributes = {}, {}, {}
+    for index, name in enumerate(names):
+        value = values[name]
+        if isinstance(value, Tensor):
+            signature[name] = TYPES[value.dtype]
+            if name not in ("slot_ptr", "position_ptr", "tile_ptr"):
+                attributes[(index,)] = [["tt.divisibility", 16]]
+        elif name in kernel_constants(kernel) or value is None:
+            signature[name] = "constexpr"
+            constants[(index,)] = value
+        else:
+            signature[name] = "fp32" if isinstance(value, float) else "i32"
+    key = f"{kernel.fn.__name__} {signature} {constants} {options}"
+    if key in SEEN:
+        return
+    SEEN.add(key)
+    began = time.perf_counter()
+    source = ASTSource(kernel, signature, constants, attributes)
+    built = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={**options, "launch_pdl": True})
+    found = {k: v for k, v in constants.items() if isinstance(v, int)}
+    seconds = time.perf_counter() - began
+    print(f"{kernel.fn.__name__:14} shared {built.metadata.shared:6} {seconds:4.1f} s {list(found.values())} {options}", flush=True)
+
+
+def kernel_constants(kernel: Any) -> set[str]:
+    return {parameter.name for parameter in kernel.params if parameter.is_constexpr}
+
+
+def main() -> None:
+    for module in (decode_attention, gemv, mlp, norm, prefill_attention, rope_kv, sampling):
+        setattr(module, "launch", compile_kernel)  # noqa: B010
+    assert not triton.knobs.runtime.interpret
+    dtype = torch.bfloat16
+    x, weight = torch.randn(2, 1024, dtype=dtype), torch.randn(1024, dtype=dtype)
+    norm.rms_norm(x, weight, 1e-5)
+    norm.add_rms_norm(x, x, weight, 1e-5)
+    mlp.silu_mul(x)
+    matrix = torch.empty(64, 1024, dtype=dtype)
+    gemv.norm_linear(x, weight, 1e-5, matrix, matrix[0])
+    gemv.norm_gate_up(x, weight, 1e-5, matrix)
+    gemv.linear_add(torch.empty(2, 64, dtype=dtype), torch.empty(2, 3072, dtype=dtype), torch.empty(64, 3072, dtype=dtype))
+    for heads, kv_heads, size, window in ((16, 8, 128, None), (9, 3, 64, 50), (4, 2, 80, None)):
+        plan = attention.plan_attention(torch.zeros(3, 9, dtype=torch.int32), [0, 9, 500], [5, 1, 1], 2, heads, kv_heads, 16, window)
+        cache = torch.empty(9, kv_heads, 16, size, dtype=dtype)
+        table = torch.empty(10, size)
+        norms = (weight[:size], weight[:size]) if size == 128 else None
+        q = rope_kv.rope_kv(torch.empty(7, (heads + 2 * kv_heads) * size, dtype=dtype), norms, 1e-5, (table, table), cache, cache, plan)
+        attention.attend(q, cache, cache, plan, 0.1, torch.empty_like(q))
+    zeros, ints = torch.zeros(2), torch.zeros(2, dtype=torch.int64)
+    one = zeros[:1]
+    some = Penalties(row=ints[:1], counts=zeros[None], seen=ints[None] > 0, repetition=one, presence=one, frequency=one)
+    for penalties in (None, some):
+        batch = SamplingBatch(temperature=zeros, top_p=zeros, top_k=ints, min_p=zeros, seed=ints, position=ints, filtered=[0], penalties=penalties)
+        sampling.sample(torch.randn(2, 20_000, dtype=dtype), batch)
+
+
+if __name__ == "__main__":
+    main()
