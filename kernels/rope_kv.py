@@ -1,9 +1,9 @@
 """Per-head norms, rotation and the write into the KV cache in one Triton kernel. Twin of kernels.reference.rope_kv.
 
-A program takes up to HEADS_A_PROGRAM heads of one token: both halves of each head, so that the rotation needs no second load.
+A program takes some heads of one token, both halves of each, so that the rotation needs no second load.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import triton
 import triton.language as tl
@@ -12,7 +12,12 @@ from torch import Tensor
 from kernels.attention import AttentionBatch
 from kernels.launch import launch, power_of_two, trigger, wait
 
-HEADS_A_PROGRAM = 16
+
+class Settings(NamedTuple):
+    """Tuning: heads of one program and warps."""
+
+    heads: int = 16
+    warps: int = 4
 
 
 @triton.jit
@@ -82,6 +87,7 @@ def rope_kv(
     k_cache: Tensor,
     v_cache: Tensor,
     batch: AttentionBatch,
+    settings: Settings | None = None,
 ) -> Tensor:
     """The rotated queries [T, H, D] of the contiguous `qkv_TN` [T, (H + 2K) D]; its keys, rotated too, and values go into one layer's cache.
 
@@ -91,12 +97,13 @@ def rope_kv(
     tokens, total = qkv_TN.shape[0], qkv_TN.shape[1] // size
     q_THD = qkv_TN.new_empty(tokens, total - 2 * kv_heads, size)
     q_norm, k_norm = (None, None) if norms is None else norms
-    heads = min(HEADS_A_PROGRAM, power_of_two(total))
+    chosen = settings or Settings()
+    heads = min(chosen.heads, power_of_two(total))
     launch(
         _rope_kv, (tokens, triton.cdiv(total, heads)),
         qkv_TN, q_norm, k_norm, *rope, q_THD, k_cache, v_cache,
         batch.table, batch.slot, batch.position, batch.table.stride(0), eps,
         H=total - 2 * kv_heads, K=kv_heads, D=size, P=block_size,
-        HEADS=heads, HALF=power_of_two(size // 2), NORM=norms is not None, num_warps=4,
+        HEADS=heads, HALF=power_of_two(size // 2), NORM=norms is not None, num_warps=chosen.warps,
     )  # fmt: skip
     return q_THD

@@ -18,7 +18,7 @@ from kernels.reference.sampling import Penalties, Sampled, SamplingBatch
 
 CHUNK = 4096
 """Logits of one program of the scan."""
-BORDER_BLOCK = 4096
+BORDER_BLOCK = 2048
 
 
 @triton.jit
