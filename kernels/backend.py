@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from kernels.quantised import quant_linear
-from kernels.reference import attention, embedding, gemv, linear, mlp, norm, rope, rope_kv, sampling
+from kernels.reference import attention, embedding, linear, mlp, norm, products, rope, rope_kv, sampling
 
 
 class Reference:
@@ -23,10 +23,9 @@ class Reference:
     copy_blocks = staticmethod(attention.copy_blocks)
     attend = staticmethod(attention.attend)
     silu_mul = staticmethod(mlp.silu_mul)
-    norm_linear = staticmethod(gemv.norm_linear)
-    linear_add = staticmethod(gemv.linear_add)
-    norm_gate_up = staticmethod(gemv.norm_gate_up)
-    norm_logits = staticmethod(gemv.norm_logits)
+    norm_linear = staticmethod(products.norm_linear)
+    linear_add = staticmethod(products.linear_add)
+    norm_gate_up = staticmethod(products.norm_gate_up)
     sample = staticmethod(sampling.sample)
 
 

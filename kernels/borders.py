@@ -1,45 +1,13 @@
-"""Where top-k, top-p and min-p cut a row: the smallest logit that is kept, exact for any k and p, without a sort.
-
-Whether a value v is kept depends only on how much lies at or above it (a count for top-k, a probability for top-p), which falls as v rises. So
-the border is found by narrowing a bracket: each pass over the row measures PIVOTS values between the bracket's ends. Brackets are in the
-order of float32 bit patterns, so the search ends even where values are dense, and shrink to the values that occur, so ties end it early.
-"""
+"""Where top-k, top-p and min-p cut a row of any distribution, by passes over the whole row: for rows that `kernels.candidates` leaves."""
 
 from typing import Any
 
 import triton
 import triton.language as tl
 
+from kernels.bracket import PIVOTS, measure, narrow, order, pivots, value
 from kernels.launch import trigger, wait
-from kernels.logits import GREEDY_BELOW, read
-
-PIVOTS = tl.constexpr(8)
-EVEN_ROUNDS = tl.constexpr(5)
-"""Passes whose pivots are evenly spaced by value, which is quick for smooth distributions; later ones halve what is left of the bit patterns."""
-
-
-@triton.jit
-def _key(x: tl.tensor) -> Any:
-    """int32 in the order of the float32 `x`."""
-    bits = x.to(tl.int32, bitcast=True)
-    return bits ^ ((bits >> 31) & 0x7FFFFFFF)
-
-
-@triton.jit
-def _value(key: tl.tensor) -> Any:
-    """The float32 of a key."""
-    return (key ^ ((key >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
-
-
-@triton.jit
-def _pivots(low: tl.tensor, high: tl.tensor, rounds: tl.tensor) -> Any:
-    """Keys [PIVOTS] from `low`, the others above it and at most `high`."""
-    step = tl.arange(0, PIVOTS)
-    low_x, high_x = _value(low), _value(high)
-    even = _key(low_x + (high_x - low_x) * (step.to(tl.float32) / (PIVOTS - 1)))
-    halving = (low + (high.to(tl.int64) - low) * step // (PIVOTS - 1)).to(tl.int32)
-    key = tl.where(rounds < EVEN_ROUNDS, even, halving)
-    return tl.where(step == 0, low, tl.minimum(tl.maximum(key, low + 1), high))
+from kernels.logits import read
 
 
 @triton.jit
@@ -50,13 +18,12 @@ def _search(
 ) -> Any:  # fmt: skip
     """The largest logit v >= `low` that occurs with at least `target` at or above it: that many logits, or (not COUNT) that share of the
     probability at or above `low`."""
-    low = _key(low)
-    high = _key(best)
+    low = order(low)
+    high = order(best)
     wanted = target.to(tl.float64)
     rounds = 0
     while low < high:
-        pivot = _pivots(low, high, rounds)
-        pivot_x, low_x, high_x = _value(pivot), _value(low), _value(high)
+        pivot = pivots(low, high, rounds)
         above = tl.zeros([PIVOTS, BLOCK], tl.float32)
         least = tl.full([BLOCK], float("inf"), tl.float32)
         most = tl.full([BLOCK], float("-inf"), tl.float32)
@@ -64,56 +31,44 @@ def _search(
             _, x = read(
                 logits_ptr, row, start + tl.arange(0, BLOCK), temperature, at, counts_ptr, seen_ptr, penalties_ptr, V, PENALTIES
             )  # fmt: skip
-            weight = tl.full([BLOCK], 1.0, tl.float32) if COUNT else tl.exp(x - best)
-            above += tl.where(x[None, :] >= pivot_x[:, None], weight[None, :], 0.0)
-            inside = (x >= low_x) & (x <= high_x)
-            least = tl.minimum(least, tl.where(inside, x, float("inf")))
-            most = tl.maximum(most, tl.where(inside, x, float("-inf")))
+            above, least, most = measure(x, best, pivot, low, high, above, least, most, COUNT)
         amount = tl.sum(above.to(tl.float64), 1)
         if not COUNT and rounds == 0:
             wanted = tl.max(amount, 0) * target
-        enough = amount >= wanted
-        new_low = tl.maximum(tl.max(tl.where(enough, pivot, low), 0), _key(tl.min(least, 0)))
-        new_high = tl.minimum(tl.min(tl.where(enough, high, pivot - 1), 0), _key(tl.max(most, 0)))
-        low = new_low
-        high = tl.maximum(new_high, new_low)
+        low, high = narrow(pivot, amount >= wanted, low, high, least, most)
         rounds += 1
-    return _value(low)
+    return value(low)
 
 
 @triton.jit
 def find_borders(
     logits_ptr: tl.tensor, temperature_ptr: tl.tensor, top_k_ptr: tl.tensor, top_p_ptr: tl.tensor, min_p_ptr: tl.tensor, penalty_ptr: tl.tensor,
-    counts_ptr: tl.tensor, seen_ptr: tl.tensor,
-    penalties_ptr: tl.tensor, best_ptr: tl.tensor, least_ptr: tl.tensor, finite_ptr: tl.tensor, border_ptr: tl.tensor,
+    counts_ptr: tl.tensor, seen_ptr: tl.tensor, penalties_ptr: tl.tensor, best_ptr: tl.tensor, least_ptr: tl.tensor, todo_ptr: tl.tensor,
+    border_ptr: tl.tensor,
     V: tl.constexpr, CHUNKS: tl.constexpr, SPAN: tl.constexpr, BLOCK: tl.constexpr, PENALTIES: tl.constexpr, PDL: tl.constexpr,
 ) -> None:  # fmt: skip
-    """`border_ptr` [R]: the smallest kept logit; minus infinity where nothing is cut off."""
+    """`border_ptr` [R]: the smallest kept logit of the rows marked in `todo_ptr`."""
     trigger(PDL)
     row = tl.program_id(0).to(tl.int64)
     wait(PDL)
-    temperature = tl.load(temperature_ptr + row)
-    top_k = tl.load(top_k_ptr + row)
-    top_p = tl.load(top_p_ptr + row)
-    min_p = tl.load(min_p_ptr + row)
-    cuts_k = (top_k > 0) & (top_k < V)
-    chunk = tl.arange(0, SPAN)
-    there = chunk < CHUNKS
-    finite = tl.min(tl.load(finite_ptr + row * CHUNKS + chunk, mask=there, other=1), 0)
-    border = float("-inf")
-    if (finite == 1) & (temperature >= GREEDY_BELOW) & (cuts_k | (top_p < 1) | (min_p > 0)):
+    if tl.load(todo_ptr + row) == 1:
+        temperature = tl.load(temperature_ptr + row)
+        top_k = tl.load(top_k_ptr + row)
+        top_p = tl.load(top_p_ptr + row)
+        min_p = tl.load(min_p_ptr + row)
+        chunk = tl.arange(0, SPAN)
+        there = chunk < CHUNKS
         at = tl.load(penalty_ptr + row) if PENALTIES else -1
         best = tl.max(tl.load(best_ptr + row * CHUNKS + chunk, mask=there, other=float("-inf")), 0)
-        least = tl.min(tl.load(least_ptr + row * CHUNKS + chunk, mask=there, other=float("inf")), 0)
-        border = least
+        border = tl.min(tl.load(least_ptr + row * CHUNKS + chunk, mask=there, other=float("inf")), 0)
         if min_p > 0:
-            border = tl.maximum(best + tl.log(min_p), least)
-        if cuts_k:
+            border = tl.maximum(best + tl.log(min_p), border)
+        if (top_k > 0) & (top_k < V):
             border = tl.maximum(border, _search(
-                logits_ptr, row, temperature, at, counts_ptr, seen_ptr, penalties_ptr, best, least, top_k, V, BLOCK, PENALTIES, True
+                logits_ptr, row, temperature, at, counts_ptr, seen_ptr, penalties_ptr, best, border, top_k, V, BLOCK, PENALTIES, True
             ))  # fmt: skip
         if top_p < 1:
             border = _search(
                 logits_ptr, row, temperature, at, counts_ptr, seen_ptr, penalties_ptr, best, border, top_p, V, BLOCK, PENALTIES, False
             )  # fmt: skip
-    tl.store(border_ptr + row, border)
+        tl.store(border_ptr + row, border)

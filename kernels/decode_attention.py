@@ -14,6 +14,12 @@ from torch import Tensor
 from kernels.launch import LOG2E, launch, power_of_two, trigger, wait
 
 MOST_SPLITS = 64
+FILLING = 400
+"""Programs that fill the device: about three for each of an H200's 132 multiprocessors."""
+WHOLE = 1 << 30
+"""A share that no row exceeds."""
+BALANCED = 1.25
+"""Longest row over the mean, up to which rows count as equally long."""
 STEP = ["table_stride", "splits", "window"]
 COLUMNS = ["slot_ptr", "position_ptr"]
 """Arguments that change from step to step: no kernel is compiled for their value or their alignment."""
@@ -22,10 +28,10 @@ COLUMNS = ["slot_ptr", "position_ptr"]
 class Settings(NamedTuple):
     """Tuning of the decode kernel: keys of a tile, warps, pipeline stages, and the fewest keys that are worth a share of their own."""
 
-    tile: int = 32
-    warps: int = 1
-    stages: int = 3
-    share: int = 256
+    tile: int = 64
+    warps: int = 2
+    stages: int = 2
+    share: int = 512
 
 
 @triton.jit
@@ -126,20 +132,19 @@ def _merge(
         tl.store(out_ptr + head * D + column, out.to(out_ptr.dtype.element_ty), mask=column < D)
 
 
-def settings_for(head_dim: int, rows: int, kv_heads: int, programs: int) -> Settings:
-    """The settings measured best (bench/GPU.md) for the head size and for how well `rows` x `kv_heads` fill `programs` at once."""
-    tile = 32 if head_dim <= 128 else 16
-    return Settings(tile=tile, share=64 if rows * kv_heads * 4 <= programs else 256)
+def settings_for(rows: int, kv_heads: int, balanced: bool) -> Settings:
+    """The settings measured best (bench/GPU.md). `balanced`: the rows are about equally long, so that many of them need no shares."""
+    programs = rows * kv_heads
+    if programs < FILLING:
+        return Settings(share=64 if programs <= FILLING // 16 else 128 if programs <= FILLING // 4 else 256)
+    if not balanced:
+        return Settings()
+    return Settings(tile=32, share=WHOLE) if programs >= 4 * FILLING else Settings(share=WHOLE)
 
 
-def _programs(device: torch.device) -> int:
-    """Programs that run at once."""
-    return 16 * torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 64
-
-
-def splits_for(longest: int, rows: int, kv_heads: int, share: int, programs: int) -> int:
+def splits_for(longest: int, programs: int, share: int) -> int:
     """Shares of the longest row: enough to fill the device, none smaller than `share` keys."""
-    return max(1, min(MOST_SPLITS, -(-longest // share), -(-2 * programs // (rows * kv_heads))))
+    return max(1, min(MOST_SPLITS, -(-longest // share), -(-4 * FILLING // programs)))
 
 
 def decode(
@@ -153,17 +158,18 @@ def decode(
     window: int | None,
     scale: float,
     out_RHD: Tensor,
+    balanced: bool = False,
     settings: Settings | None = None,
 ) -> None:
     """Softmax(q k^T * scale) v for rows of one token at `position_R`, whose keys lie in blocks `table_NB[slot_R]`, into `out_RHD`.
 
-    `longest`: no row sees more keys. q and out are contiguous, the caches [blocks + 1, K, P, D]; sums are in float32.
+    `longest`: no row has more keys; `balanced`: none is much longer than the mean. q and out are contiguous, the caches [blocks + 1, K, P, D];
+    sums are in float32.
     """
     rows, heads, size = q_RHD.shape
     _, kv_heads, block_size, _ = k_cache.shape
-    programs = _programs(q_RHD.device)
-    chosen = settings or settings_for(size, rows, kv_heads, programs)
-    splits = splits_for(longest if window is None else min(longest, window + chosen.tile), rows, kv_heads, chosen.share, programs)
+    chosen = settings or settings_for(rows, kv_heads, balanced)
+    splits = splits_for(longest if window is None else min(longest, window + chosen.tile), rows * kv_heads, chosen.share)
     width, split = power_of_two(size), splits > 1
     parts = q_RHD.new_empty(rows * heads * splits * (size + 2) if split else 0, dtype=torch.float32)
     weights = parts[rows * heads * splits * size :]

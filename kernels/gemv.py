@@ -1,4 +1,4 @@
-"""Matrix products of 1 to 8 rows in Triton with the norm, the activation or the residual folded in. Twin of kernels.reference.gemv.
+"""Matrix products of one row in Triton with the norm, the activation or the residual folded in.
 
 These are bound by reading the weights. A program takes a few whole rows of the weight and asks for all of them before it waits for the kernel
 that makes its input, so with dependent launch the weights are on their way while that one still runs.
@@ -6,7 +6,6 @@ that makes its input, so with dependent launch the weights are on their way whil
 
 from typing import Any, NamedTuple
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -14,7 +13,6 @@ from torch import Tensor
 from kernels.launch import launch, power_of_two, trigger, wait
 from kernels.mlp import silu
 
-MOST_ROWS = 8
 MOST_COLUMNS = 2048
 SMALLEST_COLUMNS = 512
 
@@ -119,50 +117,27 @@ def settings_for(rows: int, columns: int, gated: bool) -> Settings:
     """Rows of the weight and warps of a program: 32 to 128 elements of the weight for a thread (bench/GPU.md)."""
     many = rows * (2 if gated else 1) > 32_768
     if columns <= 1024:
-        return Settings(16 if many else 4, 4 if many or gated else 2)
+        return Settings(4, 4) if many else Settings(2, 1) if gated else Settings(4, 2)
     if columns <= 2048:
-        return Settings(8 if many else 4, 8 if many else 4)
+        return Settings(2, 4) if many or gated else Settings(8, 4)
     if columns <= 4096:
-        return Settings(2 if gated or columns < 4096 else 4, 8 if columns == 4096 else 4)
+        return Settings(2 if gated or columns < 4096 else 4, 4)
     return Settings(2, 8)
 
 
-def _run(
-    x_TM: Tensor, norm: Tensor | None, eps: float, weight: Tensor, bias: Tensor | None, out: Tensor, gated: bool, add: bool, settings: Settings | None
-) -> None:
-    rows, columns = out.shape[1], weight.shape[1]
+def product(
+    x_1M: Tensor, norm_M: Tensor | None, eps: float, weight: Tensor, bias: Tensor | None, out_1N: Tensor, gated: bool, add: bool,
+    settings: Settings | None = None,
+) -> None:  # fmt: skip
+    """Into (or, with `add`, onto) `out_1N` the product of rms_norm(x), or x without a norm, with `weight` [N, M]; [2N, M], gate first, if gated.
+
+    All contiguous; sums in float32. More rows than one work too, one after the other.
+    """
+    rows, columns = out_1N.shape[1], weight.shape[1]
     chosen = settings or settings_for(rows, columns, gated)
     size, count = pieces(columns)
     launch(
-        _gemv, (triton.cdiv(rows, chosen.rows),), x_TM, norm, weight, bias, out, eps,
-        N=rows, K=columns, ROWS=len(x_TM), BN=chosen.rows, PIECE=size, PIECES=count,
-        NORM=norm is not None, GATED=gated, ADD=add, BIAS=bias is not None, num_warps=chosen.warps, num_stages=1,
+        _gemv, (triton.cdiv(rows, chosen.rows),), x_1M, norm_M, weight, bias, out_1N, eps,
+        N=rows, K=columns, ROWS=len(x_1M), BN=chosen.rows, PIECE=size, PIECES=count,
+        NORM=norm_M is not None, GATED=gated, ADD=add, BIAS=bias is not None, num_warps=chosen.warps, num_stages=1,
     )  # fmt: skip
-
-
-def norm_linear(
-    x_TM: Tensor, norm_M: Tensor, eps: float, weight_NM: Tensor, bias_N: Tensor | None = None, settings: Settings | None = None
-) -> Tensor:
-    """rms_norm(x) @ weight.T + bias, [T, N]. All contiguous; sums in float32."""
-    out = x_TM.new_empty(len(x_TM), len(weight_NM))
-    _run(x_TM, norm_M, eps, weight_NM, bias_N, out, False, False, settings)
-    return out
-
-
-def linear_add(residual_TN: Tensor, x_TM: Tensor, weight_NM: Tensor, bias_N: Tensor | None = None, settings: Settings | None = None) -> None:
-    """Add x @ weight.T + bias into `residual_TN` in place."""
-    _run(x_TM, None, 0.0, weight_NM, bias_N, residual_TN, False, True, settings)
-
-
-def norm_gate_up(x_TM: Tensor, norm_M: Tensor, eps: float, weight_NM: Tensor, settings: Settings | None = None) -> Tensor:
-    """silu(gate) * up, [T, N / 2], of the product of rms_norm(x) with `weight_NM`, whose first half of rows is the gate."""
-    out = x_TM.new_empty(len(x_TM), len(weight_NM) // 2)
-    _run(x_TM, norm_M, eps, weight_NM, None, out, True, False, settings)
-    return out
-
-
-def norm_logits(x_TM: Tensor, norm_M: Tensor, eps: float, weight_VM: Tensor, settings: Settings | None = None) -> Tensor:
-    """rms_norm(x) @ weight.T in float32, [T, V]."""
-    out = x_TM.new_empty(len(x_TM), len(weight_VM), dtype=torch.float32)
-    _run(x_TM, norm_M, eps, weight_VM, None, out, False, False, settings)
-    return out

@@ -16,6 +16,10 @@ TILE_ROWS = 128
 """Rows (tokens x query heads of one key/value head) of a program; with more than this many query heads, as many as there are."""
 
 
+FEW_PROGRAMS = 132
+"""With no more programs than an H200 has multiprocessors each does best with all of one's memory."""
+
+
 class Settings(NamedTuple):
     """Tuning of the prefill kernel: keys of a tile, warps and pipeline stages."""
 
@@ -115,9 +119,11 @@ def _prefill(
     tl.store(out_ptr + cell, (mixed / total[:, None]).to(out_ptr.dtype.element_ty), mask=inside)
 
 
-def settings_for(head_dim: int) -> Settings:
+def settings_for(head_dim: int, programs: int) -> Settings:
     """The settings measured best (bench/GPU.md)."""
-    return Settings(tile=64, warps=8 if head_dim > 64 else 4, stages=2)
+    if programs <= FEW_PROGRAMS:
+        return Settings(tile=128, warps=8, stages=2)
+    return Settings(tile=64, warps=4, stages=3) if head_dim > 64 else Settings(tile=64, warps=8, stages=2)
 
 
 def prefill(
@@ -139,7 +145,7 @@ def prefill(
     """
     _, heads, size = q_THD.shape
     _, kv_heads, block_size, _ = k_cache.shape
-    chosen = settings or settings_for(size)
+    chosen = settings or settings_for(size, len(tiles) * kv_heads)
     group = heads // kv_heads
     launch(
         _prefill, (len(tiles), kv_heads),

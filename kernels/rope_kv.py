@@ -16,8 +16,13 @@ from kernels.launch import launch, power_of_two, trigger, wait
 class Settings(NamedTuple):
     """Tuning: heads of one program and warps."""
 
-    heads: int = 16
-    warps: int = 4
+    heads: int
+    warps: int
+
+
+def settings_for(tokens: int) -> Settings:
+    """The settings measured best (bench/GPU.md)."""
+    return Settings(8, 4) if tokens < 128 else Settings(16, 8) if tokens < 2048 else Settings(32, 4)
 
 
 @triton.jit
@@ -97,7 +102,7 @@ def rope_kv(
     tokens, total = qkv_TN.shape[0], qkv_TN.shape[1] // size
     q_THD = qkv_TN.new_empty(tokens, total - 2 * kv_heads, size)
     q_norm, k_norm = (None, None) if norms is None else norms
-    chosen = settings or Settings()
+    chosen = settings or settings_for(tokens)
     heads = min(chosen.heads, power_of_two(total))
     launch(
         _rope_kv, (tokens, triton.cdiv(total, heads)),

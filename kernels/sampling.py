@@ -1,9 +1,11 @@
 """Sampling in Triton: penalties, temperature, min-p, top-k, top-p, the draw, logprobs. Twin of kernels.reference.sampling.
 
-One pass over the logits gives each chunk of a row its largest value and its probability mass; rows that are filtered get a border and a second
-pass; the draw then needs one chunk only. Nothing waits for the device. Greedy and unfiltered batches take two kernels.
+One pass over the logits gives each chunk of a row its largest value and its probability mass; rows that are filtered get a border (the smallest
+logit that is kept) and the mass at or above it; the draw then needs one chunk only. Nothing waits for the device. Greedy and unfiltered batches
+take two kernels.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,47 +14,75 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.borders import find_borders
+from kernels.bracket import order, value
+from kernels.candidates import CAPACITY, GROUP, choose_threshold, gather, settle
 from kernels.launch import launch, power_of_two, trigger, wait
 from kernels.logits import GREEDY_BELOW, read
 from kernels.reference.sampling import Penalties, Sampled, SamplingBatch
 
 CHUNK = 4096
-"""Logits of one program of the scan."""
+"""Logits of one program of a scan."""
 BORDER_BLOCK = 2048
+NOT_FINITE = tl.constexpr(0x7FFFFFFF)
+LOWEST = tl.constexpr(-0x80000000)
+"""Ranks above and below those of all finite numbers."""
 
 
 @triton.jit
 def _scan(
-    logits_ptr: tl.tensor, temperature_ptr: tl.tensor, border_ptr: tl.tensor, penalty_ptr: tl.tensor, counts_ptr: tl.tensor, seen_ptr: tl.tensor,
-    penalties_ptr: tl.tensor,
-    best_ptr: tl.tensor, least_ptr: tl.tensor, id_ptr: tl.tensor, mass_ptr: tl.tensor, finite_ptr: tl.tensor,
-    V: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr, AGAIN: tl.constexpr, PENALTIES: tl.constexpr, PDL: tl.constexpr,
+    logits_ptr: tl.tensor, temperature_ptr: tl.tensor, penalty_ptr: tl.tensor, counts_ptr: tl.tensor, seen_ptr: tl.tensor, penalties_ptr: tl.tensor,
+    best_ptr: tl.tensor, least_ptr: tl.tensor, id_ptr: tl.tensor, mass_ptr: tl.tensor, finite_ptr: tl.tensor, group_ptr: tl.tensor,
+    V: tl.constexpr, CHUNKS: tl.constexpr, GROUPS: tl.constexpr, GROUP: tl.constexpr,
+    RANDOM: tl.constexpr, FILTERED: tl.constexpr, PENALTIES: tl.constexpr, PDL: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Per row and chunk [R, CHUNKS]: largest and smallest value, lowest id of the largest, mass relative to it, whether all are finite.
-
-    AGAIN: only rows with a border, and only what is at or above it counts; the other columns stay.
-    """
+    """Per row and chunk of GROUPS x GROUP logits [R, CHUNKS]: largest value and its lowest id, whether all are finite, mass relative to the
+    largest if RANDOM, and if FILTERED the smallest value and the largest of every group."""
     trigger(PDL)
     row = tl.program_id(0).to(tl.int64)
     chunk = tl.program_id(1)
-    column = chunk * CHUNK + tl.arange(0, CHUNK)
+    column = (chunk * GROUPS + tl.arange(0, GROUPS))[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
     out = row * CHUNKS + chunk
     wait(PDL)
-    border = tl.load(border_ptr + row) if AGAIN else 0.0
+    at = tl.load(penalty_ptr + row) if PENALTIES else -1
+    raw, x = read(logits_ptr, row, column, tl.load(temperature_ptr + row), at, counts_ptr, seen_ptr, penalties_ptr, V, PENALTIES)
+    inside = column < V
+    finite = tl.abs(raw) < float("inf")
+    rank = tl.where(inside, tl.where(finite, order(x), NOT_FINITE), LOWEST)
+    first = tl.max(tl.max((rank.to(tl.int64) << 32) | (column ^ NOT_FINITE).to(tl.int64), 1), 0)
+    top = (first >> 32).to(tl.int32)
+    best = value(top)
+    tl.store(best_ptr + out, best)
+    tl.store(id_ptr + out, (first & NOT_FINITE).to(tl.int32) ^ NOT_FINITE)
+    tl.store(finite_ptr + out, (top != NOT_FINITE).to(tl.int32))
+    if RANDOM:
+        tl.store(mass_ptr + out, tl.sum(tl.sum(tl.exp(x - best), 1), 0))
+    if FILTERED:
+        tl.store(least_ptr + out, tl.min(tl.min(tl.where(inside, x, float("inf")), 1), 0))
+        tl.store(group_ptr + out * GROUPS + tl.arange(0, GROUPS), tl.max(x, 1))
+
+
+@triton.jit
+def _rescan(
+    logits_ptr: tl.tensor, temperature_ptr: tl.tensor, border_ptr: tl.tensor, penalty_ptr: tl.tensor, counts_ptr: tl.tensor, seen_ptr: tl.tensor,
+    penalties_ptr: tl.tensor, best_ptr: tl.tensor, mass_ptr: tl.tensor,
+    V: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr, PENALTIES: tl.constexpr, PDL: tl.constexpr,
+) -> None:  # fmt: skip
+    """The mass of rows that have a border, without what lies below it."""
+    trigger(PDL)
+    row = tl.program_id(0).to(tl.int64)
+    chunk = tl.program_id(1)
+    out = row * CHUNKS + chunk
+    wait(PDL)
+    border = tl.load(border_ptr + row)
     if border > float("-inf"):
-        at = tl.load(penalty_ptr + row) if PENALTIES else -1
-        raw, x = read(logits_ptr, row, column, tl.load(temperature_ptr + row), at, counts_ptr, seen_ptr, penalties_ptr, V, PENALTIES)
-        inside = column < V
-        if AGAIN:
-            x = tl.where(x >= border, x, float("-inf"))
-        best = tl.max(x, 0)
-        anchor = tl.where(best == float("-inf"), 0.0, best)
-        tl.store(best_ptr + out, best)
-        tl.store(mass_ptr + out, tl.sum(tl.exp(x - anchor).to(tl.float64), 0))
-        if not AGAIN:
-            tl.store(least_ptr + out, tl.min(tl.where(inside, x, float("inf")), 0))
-            tl.store(id_ptr + out, tl.min(tl.where(x == best, column, V - 1), 0))
-            tl.store(finite_ptr + out, tl.min(tl.where((tl.abs(raw) < float("inf")) | (column >= V), 1, 0), 0))
+        best = tl.load(best_ptr + out)
+        mass = 0.0
+        if best >= border:
+            at = tl.load(penalty_ptr + row) if PENALTIES else -1
+            column = chunk * CHUNK + tl.arange(0, CHUNK)
+            _, x = read(logits_ptr, row, column, tl.load(temperature_ptr + row), at, counts_ptr, seen_ptr, penalties_ptr, V, PENALTIES)
+            mass = tl.sum(tl.where(x >= border, tl.exp(x - best), 0.0), 0)
+        tl.store(mass_ptr + out, mass)
 
 
 @triton.jit
@@ -86,7 +116,7 @@ def _draw(
     token = (row * 0).to(tl.int32)
     if finite == 1:
         if temperature >= GREEDY_BELOW:
-            masses = tl.load(mass_ptr + row * CHUNKS + chunk, mask=there, other=0.0) * tl.exp(bests - best)
+            masses = tl.load(mass_ptr + row * CHUNKS + chunk, mask=there, other=0.0).to(tl.float64) * tl.exp((bests - best).to(tl.float64))
             sums = tl.cumsum(masses, 0)
             target = _uniform(tl.load(seed_ptr + row), tl.load(position_ptr + row)) * tl.max(sums, 0)
             last = tl.max(tl.where(masses > 0, chunk, 0), 0)
@@ -124,33 +154,64 @@ def _logprobs(logits_RV: Tensor, token: Tensor, batch: SamplingBatch) -> tuple[T
     return logprobs.gather(1, token[row][:, None]).squeeze(1), top, top_ids
 
 
+class _Columns:
+    """What the kernels leave for one another: one value for each row, or for each row and chunk."""
+
+    def __init__(self, rows: int, vocab: int, filtered: bool, device: torch.device) -> None:
+        self.chunks = triton.cdiv(vocab, CHUNK)
+        self.best, self.least, self.mass = torch.empty(3, rows, self.chunks, device=device)
+        self.id, self.finite = torch.empty(2, rows, self.chunks, dtype=torch.int32, device=device)
+        self.border, self.threshold = torch.empty(2, rows, device=device)
+        self.count, self.todo = torch.empty(2, rows, dtype=torch.int32, device=device)
+        self.group = torch.empty(rows * self.chunks * (CHUNK // GROUP) if filtered else 0, device=device)
+        self.found = torch.empty(rows * CAPACITY if filtered else 0, device=device)
+
+
+def _filter(logits_RV: Tensor, batch: SamplingBatch, penalties: tuple[Tensor | None, ...], c: _Columns, size: dict[str, Any]) -> None:
+    """Set the border of every row, and the mass of those that have one to what the border leaves."""
+    (rows, vocab), chunks = logits_RV.shape, c.chunks
+    span, groups = power_of_two(chunks), chunks * (CHUNK // GROUP)
+    columns = (batch.top_k, batch.top_p, batch.min_p)
+    launch(
+        choose_threshold, (rows,), batch.temperature, *columns, c.best, c.finite, c.group, c.threshold, c.count, c.todo, c.border,
+        V=vocab, CHUNKS=chunks, SPAN=span, GROUPS=groups, GROUP_SPAN=power_of_two(groups), num_warps=8,
+    )  # fmt: skip
+    where = (logits_RV, batch.temperature, *penalties)
+    launch(gather, (rows, chunks), *where, c.best, c.threshold, c.count, c.found, CHUNK=CHUNK, CAPACITY=CAPACITY, num_warps=8, **size)
+    launch(
+        settle, (rows,), *columns, c.best, c.mass, c.threshold, c.count, c.found, c.todo, c.border,
+        V=vocab, CHUNKS=chunks, SPAN=span, CAPACITY=CAPACITY, num_warps=8,
+    )  # fmt: skip
+    launch(
+        find_borders, (rows,), logits_RV, batch.temperature, *columns, *penalties, c.best, c.least, c.todo, c.border,
+        SPAN=span, BLOCK=BORDER_BLOCK, num_warps=16, **size,
+    )  # fmt: skip
+    launch(_rescan, (rows, chunks), logits_RV, batch.temperature, c.border, *penalties, c.best, c.mass, CHUNK=CHUNK, num_warps=8, **size)
+
+
 def sample(logits_RV: Tensor, batch: SamplingBatch) -> Sampled:
     """One token per row of the contiguous `logits_RV` (any float type; computed in float32), which is left as it is.
 
     The batch's columns lie on the device of the logits. Rows with a temperature below GREEDY_BELOW are greedy.
     """
     (rows, vocab), device = logits_RV.shape, logits_RV.device
-    chunks = triton.cdiv(vocab, CHUNK)
-    values = torch.empty(2, rows, chunks, device=device)
-    ids, finite = torch.empty(2, rows, chunks, dtype=torch.int32, device=device)
-    mass = torch.empty(rows, chunks, dtype=torch.float64, device=device)
-    border, token = torch.empty(rows, device=device), torch.empty(rows, dtype=torch.int64, device=device)
-    good = torch.empty(rows, dtype=torch.uint8, device=device)
+    filtered = bool(batch.filtered)
+    c = _Columns(rows, vocab, filtered, device)
+    token, good = torch.empty(rows, dtype=torch.int64, device=device), torch.empty(rows, dtype=torch.uint8, device=device)
     penalties = _penalty_arguments(batch.penalties, rows, device)
-    size: dict[str, Any] = {"V": vocab, "CHUNKS": chunks, "PENALTIES": batch.penalties is not None}
-    scan = (logits_RV, batch.temperature, border, *penalties, *values, ids, mass, finite)
-    launch(_scan, (rows, chunks), *scan, CHUNK=CHUNK, AGAIN=False, num_warps=8, **size)
-    span = power_of_two(chunks)
-    if batch.filtered:
-        columns = (batch.temperature, batch.top_k, batch.top_p, batch.min_p)
-        launch(find_borders, (rows,), logits_RV, *columns, *penalties, *values, finite, border, SPAN=span, BLOCK=BORDER_BLOCK, num_warps=16, **size)
-        launch(_scan, (rows, chunks), *scan, CHUNK=CHUNK, AGAIN=True, num_warps=8, **size)
+    size: dict[str, Any] = {"V": vocab, "CHUNKS": c.chunks, "PENALTIES": batch.penalties is not None}
     launch(
-        _draw, (rows,),
-        logits_RV, batch.temperature, border, *penalties, batch.seed, batch.position, values[0], ids, mass, finite, token, good,
-        CHUNK=CHUNK, SPAN=span, FILTERED=bool(batch.filtered), num_warps=8, **size,
+        _scan, (rows, c.chunks), logits_RV, batch.temperature, *penalties, c.best, c.least, c.id, c.mass, c.finite, c.group,
+        GROUPS=CHUNK // GROUP, GROUP=GROUP, RANDOM=bool(batch.random), FILTERED=filtered, num_warps=8, **size,
     )  # fmt: skip
+    if filtered:
+        _filter(logits_RV, batch, penalties, c, size)
+    launch(
+        _draw, (rows,), logits_RV, batch.temperature, c.border, *penalties, batch.seed, batch.position, c.best, c.id, c.mass, c.finite, token, good,
+        CHUNK=CHUNK, SPAN=power_of_two(c.chunks), FILTERED=filtered, num_warps=8, **size,
+    )  # fmt: skip
+    found = Sampled(token=token, finite=good.view(torch.bool))
     if not batch.logprob_rows:
-        return Sampled(token=token, finite=good.view(torch.bool))
+        return found
     chosen, top, top_ids = _logprobs(logits_RV, token, batch)
-    return Sampled(token=token, finite=good.view(torch.bool), chosen=chosen, top=top, top_ids=top_ids)
+    return replace(found, chosen=chosen, top=top, top_ids=top_ids)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from kernels import attention, gemv, mlp, norm, rope_kv, sampling
+from kernels import attention, mlp, norm, products, rope_kv, sampling
 from kernels.backend import Reference
 
 
@@ -16,8 +16,7 @@ class Triton(Reference):
     plan_attention: Any = staticmethod(attention.plan_attention)
     attend: Any = staticmethod(attention.attend)
     silu_mul = staticmethod(mlp.silu_mul)
-    norm_linear = staticmethod(gemv.norm_linear)
-    linear_add = staticmethod(gemv.linear_add)
-    norm_gate_up = staticmethod(gemv.norm_gate_up)
-    norm_logits = staticmethod(gemv.norm_logits)
+    norm_linear: Any = staticmethod(products.norm_linear)
+    linear_add: Any = staticmethod(products.linear_add)
+    norm_gate_up: Any = staticmethod(products.norm_gate_up)
     sample = staticmethod(sampling.sample)

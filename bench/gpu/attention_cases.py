@@ -74,13 +74,12 @@ def decode_case(name: str, shape: str, lengths: list[int]) -> Case:
     plan, longest = problem.plan, max(lengths)
 
     def run(settings: decode_attention.Settings | None, number: int) -> None:
-        decode_attention.decode(
-            problem.q, problem.k[number], problem.v[number], plan.table, plan.slot, plan.position, longest, None, problem.scale, problem.out, settings
-        )
+        where = plan.table, plan.slot, plan.position, longest
+        decode_attention.decode(problem.q, problem.k[number], problem.v[number], *where, None, problem.scale, problem.out, plan.balanced, settings)
 
     few = len(lengths) < 16
-    shares = (32, 64, 128, 256) if few else (128, 256, 512, 1 << 20)
-    tiles = [(16, 1, 3), (32, 1, 2), (32, 1, 3), (32, 2, 2), (64, 2, 2)]
+    shares = (64, 128, 256) if few else (256, 512, decode_attention.WHOLE)
+    tiles = [(16, 1, 3), (32, 2, 2), (64, 2, 2), (64, 2, 3), (128, 4, 2)]
     candidates = [decode_attention.Settings(tile, warps, stages, share) for tile, warps, stages in tiles for share in shares if share >= tile]
     variants: dict[str, Any] = {f"N{s.tile} w{s.warps} s{s.stages} share {s.share}": partial(run, s) for s in candidates}
     variants["default"] = partial(run, None)

@@ -16,10 +16,10 @@ from typing import Any
 
 import torch
 
-from bench.gpu import attention_cases, gemv_cases, small_cases
+from bench.gpu import attention_cases, product_cases, small_cases
 from bench.gpu.case import BF16, BUILDING, DEVICE, TOLERANCE, Case, check, copy_bandwidth, seconds
 
-PARTS = {"small": small_cases.cases, "attention": attention_cases.cases, "gemv": gemv_cases.cases}
+PARTS = {"small": small_cases.cases, "attention": attention_cases.cases, "products": product_cases.cases}
 PEAK_EDGE = 8192
 """Edge of the square product that measures the matrix units."""
 

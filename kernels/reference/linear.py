@@ -24,13 +24,13 @@ class Linear:
     """y = x @ weight.T + bias with `weight` [N, M], packed for oneDNN where that exists (about twice as fast as F.linear at one row)."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
-        self._bias = bias
+        self.bias = bias
         self.packed = _can_pack(weight)
-        self._weight: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), PACK_ROWS) if self.packed else weight
+        self.weight: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), PACK_ROWS) if self.packed else weight
 
     def __call__(self, x: Tensor) -> Tensor:
         """[T, M] to [T, N]."""
         if self.packed:
-            y: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, "none", [], "")
+            y: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")
             return y
-        return functional.linear(x, self._weight, self._bias)
+        return functional.linear(x, self.weight, self.bias)

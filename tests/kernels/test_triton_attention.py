@@ -83,7 +83,7 @@ def test_settings_do_not_change_the_result(tile: int, rows: int) -> None:
     slot = torch.arange(rows, dtype=torch.int32, device=DEVICE)
     position = torch.tensor([key.shape[1] - 1 for key in keys], dtype=torch.int32, device=DEVICE)
     settings = decode_attention.Settings(tile=tile, warps=2, stages=2, share=64)
-    decode_attention.decode(q, k_cache, v_cache, table.int(), slot, position, 257, None, 0.1, out, settings)
+    decode_attention.decode(q, k_cache, v_cache, table.int(), slot, position, 257, None, 0.1, out, settings=settings)
     for row, key in enumerate(keys):
         assert_close(out[row : row + 1], dense(q[row : row + 1], key[0], key[1], key.shape[1] - 1, 0.1, None))
 

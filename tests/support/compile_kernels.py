@@ -12,7 +12,9 @@ from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from kernels import attention, decode_attention, gemv, mlp, norm, prefill_attention, rope_kv, sampling
+from kernels import attention, decode_attention, gemv, mlp, norm, prefill_attention, products, rope_kv, sampling, skinny
+from kernels.reference import linear
+from kernels.reference.linear import Linear
 from kernels.reference.sampling import Penalties, SamplingBatch
 
 TYPES = {
@@ -56,8 +58,9 @@ def kernel_constants(kernel: Any) -> set[str]:
 
 
 def main() -> None:
-    for module in (decode_attention, gemv, mlp, norm, prefill_attention, rope_kv, sampling):
+    for module in (decode_attention, gemv, mlp, norm, prefill_attention, rope_kv, sampling, skinny):
         setattr(module, "launch", compile_kernel)  # noqa: B010
+    setattr(linear, "_can_pack", lambda weight: False)  # noqa: B010
     assert not triton.knobs.runtime.interpret
     dtype = torch.bfloat16
     x, weight = torch.randn(2, 1024, dtype=dtype), torch.randn(1024, dtype=dtype)
@@ -65,9 +68,11 @@ def main() -> None:
     norm.add_rms_norm(x, x, weight, 1e-5)
     mlp.silu_mul(x)
     matrix = torch.empty(64, 1024, dtype=dtype)
-    gemv.norm_linear(x, weight, 1e-5, matrix, matrix[0])
-    gemv.norm_gate_up(x, weight, 1e-5, matrix)
-    gemv.linear_add(torch.empty(2, 64, dtype=dtype), torch.empty(2, 3072, dtype=dtype), torch.empty(64, 3072, dtype=dtype))
+    for rows in (1, 8, 64):
+        x, deep = torch.empty(rows, 1024, dtype=dtype), torch.empty(rows, 3072, dtype=dtype)
+        products.norm_linear(x, weight, 1e-5, Linear(matrix, matrix[0]), torch.float32)
+        products.norm_gate_up(x, weight, 1e-5, Linear(matrix))
+        products.linear_add(torch.empty(rows, 64, dtype=dtype), deep, Linear(torch.empty(64, 3072, dtype=dtype)))
     for heads, kv_heads, size, window in ((16, 8, 128, None), (9, 3, 64, 50), (4, 2, 80, None)):
         plan = attention.plan_attention(torch.zeros(3, 9, dtype=torch.int32), [0, 9, 500], [5, 1, 1], 2, heads, kv_heads, 16, window)
         cache = torch.empty(9, kv_heads, 16, size, dtype=dtype)

@@ -1,0 +1,92 @@
+"""Cases of the products of a few rows, against the library's product with separate norm, activation and residual."""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import torch
+
+from bench.gpu.case import Case, normal, relative, sets_for
+from kernels import gemv, mlp, skinny
+from kernels.norm import rms_norm
+from kernels.reference.linear import Linear
+
+MODELS = {
+    "qwen3-0.6b": (1024, 4096, 2048, 3072, 151_936),
+    "llama-1b": (2048, 3072, 2048, 8192, 128_256),
+    "llama-8b": (4096, 6144, 4096, 14_336, 128_256),
+}
+"""hidden, q + k + v, heads, MLP, vocabulary."""
+EPS = 1e-6
+
+
+def _one_row(columns: int, gated: bool) -> list[gemv.Settings]:
+    """Settings with 32 to 130 elements of the weight for a thread."""
+    shapes = [(rows, warps) for rows in (1, 2, 4, 8, 16) for warps in (1, 2, 4, 8)]
+    return [gemv.Settings(*s) for s in shapes if 32 <= s[0] * columns * (2 if gated else 1) / (32 * s[1]) <= 130]
+
+
+def _few_rows(rows: int, kind: str, depth: int) -> list[skinny.Settings]:
+    tiles = [(16, 128, 2, 4), (16, 256, 4, 3), (32, 128, 4, 4), (32, 256, 4, 3), (64, 64, 4, 4), (64, 128, 4, 3)]
+    if kind == "head":
+        tiles = [(32, 128, 4, 4), (64, 128, 4, 3), (64, 128, 4, 4), (128, 64, 4, 4), (128, 128, 8, 3)]
+    if kind == "gate_up":
+        tiles = [(16, 128, 4, 4), (16, 256, 4, 3), (32, 64, 4, 4), (32, 128, 4, 3), (64, 64, 4, 3)]
+    parts = (1, 2, 4, 8) if kind in ("o", "down") else (1,)
+    found = [skinny.Settings(*tile, part) for tile in tiles for part in parts if depth // part >= 2 * tile[1]]
+    return found + [s._replace(ahead=True) for s in found if s.columns == 32 and depth % (512 * s.parts) == 0]
+
+
+def product_case(model: str, kind: str, rows: int) -> Case:
+    hidden, qkv, heads, inner, vocab = MODELS[model]
+    shapes = {"qkv": (qkv, hidden), "o": (hidden, heads), "gate_up": (2 * inner, hidden), "down": (hidden, inner), "head": (vocab, hidden)}
+    count, columns = shapes[kind]
+    floor = 2.0 * count * columns
+    sets = sets_for(int(floor), 16 if kind != "head" else 2)
+    weight, x, gamma = normal(sets, count, columns, scale=columns**-0.5), normal(rows, columns), normal(columns)
+    gated, add = kind == "gate_up", kind in ("o", "down")
+    out = normal(rows, count // 2 if gated else count)
+    start, linears = out.clone(), [Linear(w) for w in weight]
+    norm = None if add else gamma
+
+    def run(kernel: Any, settings: Any, number: int) -> None:
+        kernel(x, norm, EPS, weight[number], None, out, gated, add, settings)
+
+    def own(number: int) -> None:
+        run(gemv.product if rows == 1 else skinny.product, None, number)
+
+    def library(number: int) -> None:
+        if add:
+            out.addmm_(x, weight[number].T)
+            return
+        y = linears[number](rms_norm(x, gamma, EPS))
+        out.copy_(mlp.silu_mul(y) if gated else y)
+
+    def reset() -> None:
+        out.copy_(start)
+
+    def error() -> float:
+        wide = x.double()
+        if norm is not None:
+            wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + EPS) * gamma.double()
+        expected = wide @ weight[0].double().T
+        if gated:
+            gate, up = expected.chunk(2, -1)
+            expected = gate * torch.sigmoid(gate) * up
+        return relative(out, expected + start.double() if add else expected)
+
+    variants: dict[str, Any] = {"default": own, "library": library}
+    if rows == 1:
+        variants |= {f"rows {s.rows} warps {s.warps}": partial(run, gemv.product, s) for s in _one_row(columns, gated)}
+    else:
+        for s in _few_rows(rows, kind, columns):
+            label = f"N{s.columns} K{s.depth} w{s.warps} s{s.stages} parts {s.parts}{' ahead' if s.ahead else ''}"
+            variants[label] = partial(run, skinny.product, s)
+    return Case(name=f"{kind} T{rows} {model}", floor=floor, sets=sets, variants=variants, reset=reset, error=error, default="default")
+
+
+def cases() -> Iterator[Case]:
+    for model in MODELS:
+        for kind in ("qkv", "o", "gate_up", "down", "head"):
+            for rows in (1, 2, 8, 64):
+                yield product_case(model, kind, rows)

@@ -1,0 +1,135 @@
+"""Top-k, top-p and min-p from a few of a row's largest logits, which is all they need for the distributions that language models give.
+
+A row's groups of GROUP logits have known maxima. The k-th largest maximum is no larger than the k-th largest logit, so the logits at or above it
+hold the k largest and few others: those are gathered and searched. Rows for which CAPACITY candidates do not settle it (flat distributions with
+a large p, a huge k) are marked for `kernels.borders`.
+"""
+
+import triton
+import triton.language as tl
+
+from kernels.bracket import search
+from kernels.launch import trigger, wait
+from kernels.logits import GREEDY_BELOW, read
+
+GROUP = 64
+CAPACITY = 2048
+MOST_WANTED = tl.constexpr(1024)
+"""Largest k that is looked for among candidates."""
+WANTED_FOR_P = tl.constexpr(512)
+"""Logits to look at for a top-p alone."""
+
+
+@triton.jit
+def choose_threshold(
+    temperature_ptr: tl.tensor, top_k_ptr: tl.tensor, top_p_ptr: tl.tensor, min_p_ptr: tl.tensor, best_ptr: tl.tensor, finite_ptr: tl.tensor,
+    group_ptr: tl.tensor, threshold_ptr: tl.tensor, count_ptr: tl.tensor, todo_ptr: tl.tensor, border_ptr: tl.tensor,
+    V: tl.constexpr, CHUNKS: tl.constexpr, SPAN: tl.constexpr, GROUPS: tl.constexpr, GROUP_SPAN: tl.constexpr, PDL: tl.constexpr,
+) -> None:  # fmt: skip
+    """Per row: the candidates are the logits at or above `threshold`; none (infinity) where nothing is filtered or `todo` leaves it to others.
+
+    Also sets `count` to 0 and `border` to minus infinity.
+    """
+    trigger(PDL)
+    row = tl.program_id(0).to(tl.int64)
+    wait(PDL)
+    temperature = tl.load(temperature_ptr + row)
+    top_k = tl.load(top_k_ptr + row)
+    top_p = tl.load(top_p_ptr + row)
+    min_p = tl.load(min_p_ptr + row)
+    chunk = tl.arange(0, SPAN)
+    there = chunk < CHUNKS
+    finite = tl.min(tl.load(finite_ptr + row * CHUNKS + chunk, mask=there, other=1), 0)
+    cuts_k = (top_k > 0) & (top_k < V)
+    threshold = float("inf")
+    todo = 0
+    if (finite == 1) & (temperature >= GREEDY_BELOW) & (cuts_k | (top_p < 1) | (min_p > 0)):
+        best = tl.max(tl.load(best_ptr + row * CHUNKS + chunk, mask=there, other=float("-inf")), 0)
+        if cuts_k & (top_k > MOST_WANTED):
+            todo = 1
+        else:
+            if (min_p > 0) & (top_k <= 0):
+                threshold = best + tl.log(min_p)
+            else:
+                wanted = tl.where(cuts_k, top_k, WANTED_FOR_P).to(tl.float64)
+                group = tl.arange(0, GROUP_SPAN)
+                x = tl.load(group_ptr + row * GROUPS + group, mask=group < GROUPS, other=float("-inf"))
+                least = tl.min(tl.where(x > float("-inf"), x, float("inf")), 0)
+                threshold = float("-inf")
+                if tl.sum((x > float("-inf")).to(tl.float64), 0) >= wanted:
+                    threshold = search(x, best, least, wanted, True)
+    tl.store(threshold_ptr + row, threshold)
+    tl.store(count_ptr + row, 0)
+    tl.store(todo_ptr + row, todo)
+    tl.store(border_ptr + row, float("-inf"))
+
+
+@triton.jit
+def gather(
+    logits_ptr: tl.tensor, temperature_ptr: tl.tensor, penalty_ptr: tl.tensor, counts_ptr: tl.tensor, seen_ptr: tl.tensor, penalties_ptr: tl.tensor,
+    best_ptr: tl.tensor, threshold_ptr: tl.tensor, count_ptr: tl.tensor, found_ptr: tl.tensor,
+    V: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr, CAPACITY: tl.constexpr, PENALTIES: tl.constexpr, PDL: tl.constexpr,
+) -> None:  # fmt: skip
+    """The row's candidates into `found` [R, CAPACITY], in any order; `count` [R] is how many there are, stored or not."""
+    trigger(PDL)
+    row = tl.program_id(0).to(tl.int64)
+    chunk = tl.program_id(1)
+    wait(PDL)
+    threshold = tl.load(threshold_ptr + row)
+    if tl.load(best_ptr + row * CHUNKS + chunk) >= threshold:
+        column = chunk * CHUNK + tl.arange(0, CHUNK)
+        at = tl.load(penalty_ptr + row) if PENALTIES else -1
+        _, x = read(logits_ptr, row, column, tl.load(temperature_ptr + row), at, counts_ptr, seen_ptr, penalties_ptr, V, PENALTIES)
+        kept = (x >= threshold) & (column < V)
+        number = tl.cumsum(kept.to(tl.int32), 0)
+        place = tl.atomic_add(count_ptr + row, tl.max(number, 0)) + number - 1
+        tl.store(found_ptr + row * CAPACITY + place, x, mask=kept & (place < CAPACITY))
+
+
+@triton.jit
+def settle(
+    top_k_ptr: tl.tensor, top_p_ptr: tl.tensor, min_p_ptr: tl.tensor, best_ptr: tl.tensor, mass_ptr: tl.tensor,
+    threshold_ptr: tl.tensor, count_ptr: tl.tensor, found_ptr: tl.tensor, todo_ptr: tl.tensor, border_ptr: tl.tensor,
+    V: tl.constexpr, CHUNKS: tl.constexpr, SPAN: tl.constexpr, CAPACITY: tl.constexpr, PDL: tl.constexpr,
+) -> None:  # fmt: skip
+    """`border` [R] from the candidates, or the row's mark in `todo`."""
+    trigger(PDL)
+    row = tl.program_id(0).to(tl.int64)
+    wait(PDL)
+    threshold = tl.load(threshold_ptr + row)
+    if threshold < float("inf"):
+        top_k = tl.load(top_k_ptr + row)
+        top_p = tl.load(top_p_ptr + row)
+        min_p = tl.load(min_p_ptr + row)
+        count = tl.load(count_ptr + row)
+        chunk = tl.arange(0, SPAN)
+        there = chunk < CHUNKS
+        bests = tl.load(best_ptr + row * CHUNKS + chunk, mask=there, other=float("-inf"))
+        best = tl.max(bests, 0)
+        if count > CAPACITY:
+            tl.store(todo_ptr + row, 1)
+        else:
+            place = tl.arange(0, CAPACITY)
+            x = tl.load(found_ptr + row * CAPACITY + place, mask=place < count, other=float("-inf"))
+            border = tl.min(tl.where(place < count, x, float("inf")), 0)
+            cuts_k = (top_k > 0) & (top_k < V)
+            if cuts_k:
+                border = search(x, best, border, top_k.to(tl.float64), True)
+            if min_p > 0:
+                border = tl.maximum(border, best + tl.log(min_p))
+            settled = 1
+            if top_p < 1:
+                kept = tl.sum(tl.where(x >= border, tl.exp(x - best), 0.0).to(tl.float64), 0)
+                mass = kept
+                if ((top_k <= 0) | (top_k >= V)) & (min_p <= 0):
+                    masses = tl.load(mass_ptr + row * CHUNKS + chunk, mask=there, other=0.0).to(tl.float64)
+                    mass = tl.sum(masses * tl.exp((bests - best).to(tl.float64)), 0)
+                wanted = mass * top_p
+                if kept < wanted:
+                    settled = 0
+                else:
+                    border = search(x, best, border, wanted, False)
+            if settled == 1:
+                tl.store(border_ptr + row, border)
+            else:
+                tl.store(todo_ptr + row, 1)

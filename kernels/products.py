@@ -1,0 +1,47 @@
+"""The products of a layer: own kernels for up to 64 rows, the library's product beyond that. Twin of kernels.reference.products."""
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from kernels import gemv, skinny
+from kernels.mlp import silu_mul
+from kernels.norm import rms_norm
+from kernels.reference.linear import Linear
+
+FEW = {torch.bfloat16: skinny.MOST_ROWS, torch.float16: skinny.MOST_ROWS, torch.float32: 1}
+"""Most rows for the own kernels; float32 has no tensor cores that are exact enough."""
+
+
+def _few(x_TM: Tensor, norm_M: Tensor | None, eps: float, linear: Linear, out_TN: Tensor, gated: bool, add: bool) -> None:
+    run = gemv.product if len(x_TM) == 1 else skinny.product
+    run(x_TM, norm_M, eps, linear.weight, linear.bias, out_TN, gated, add)
+
+
+def norm_linear(x_TM: Tensor, norm_M: Tensor, eps: float, product: Linear, dtype: torch.dtype | None = None) -> Tensor:
+    """rms_norm(x) @ weight.T + bias, [T, N], of type `dtype` (None: that of x). Contiguous input; sums in float32."""
+    if len(x_TM) > FEW[x_TM.dtype]:
+        y = product(rms_norm(x_TM, norm_M, eps))
+        return y if dtype is None else y.to(dtype)
+    out = x_TM.new_empty(len(x_TM), len(product.weight), dtype=dtype)
+    _few(x_TM, norm_M, eps, product, out, False, False)
+    return out
+
+
+def linear_add(residual_TN: Tensor, x_TM: Tensor, product: Linear) -> None:
+    """Add x @ weight.T + bias into the contiguous `residual_TN` in place."""
+    if len(x_TM) <= FEW[x_TM.dtype]:
+        _few(x_TM, None, 0.0, product, residual_TN, False, True)
+    elif product.bias is None:
+        residual_TN.addmm_(x_TM, product.weight.T)
+    else:
+        residual_TN.add_(product(x_TM))
+
+
+def norm_gate_up(x_TM: Tensor, norm_M: Tensor, eps: float, product: Linear) -> Tensor:
+    """silu(gate) * up, [T, N / 2], of the product of rms_norm(x), whose first half of columns is the gate."""
+    if len(x_TM) > FEW[x_TM.dtype] or product.bias is not None:
+        return silu_mul(functional.linear(rms_norm(x_TM, norm_M, eps), product.weight, product.bias))
+    out = x_TM.new_empty(len(x_TM), len(product.weight) // 2)
+    _few(x_TM, norm_M, eps, product, out, True, False)
+    return out
