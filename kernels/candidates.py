@@ -5,6 +5,8 @@ hold the k largest and few others: those are gathered and searched. Rows for whi
 a large p, a huge k) are marked for `kernels.borders`.
 """
 
+from typing import Any
+
 import triton
 import triton.language as tl
 
@@ -13,6 +15,7 @@ from kernels.launch import trigger, wait
 from kernels.logits import GREEDY_BELOW, read
 
 GROUP = 64
+FEW = 256
 CAPACITY = 2048
 MOST_WANTED = tl.constexpr(1024)
 """Largest k that is looked for among candidates."""
@@ -87,17 +90,41 @@ def gather(
 
 
 @triton.jit
+def _border(
+    found_ptr: tl.tensor, count: tl.tensor, best: tl.tensor, total: tl.tensor, top_k: tl.tensor, top_p: tl.tensor, min_p: tl.tensor,
+    V: tl.constexpr, WIDTH: tl.constexpr,
+) -> Any:  # fmt: skip
+    """The border among `count` candidates, and whether they settle it. `total`: mass of the whole row."""
+    place = tl.arange(0, WIDTH)
+    x = tl.load(found_ptr + place, mask=place < count, other=float("-inf"))
+    border = tl.min(tl.where(place < count, x, float("inf")), 0)
+    cuts_k = (top_k > 0) & (top_k < V)
+    if cuts_k:
+        border = search(x, best, border, top_k.to(tl.float64), True)
+    if min_p > 0:
+        border = tl.maximum(border, best + tl.log(min_p))
+    settled = 1
+    if top_p < 1:
+        kept = tl.sum(tl.where(x >= border, tl.exp(x - best), 0.0).to(tl.float64), 0)
+        wanted = tl.where(cuts_k | (min_p > 0), kept, total) * top_p
+        if kept < wanted:
+            settled = 0
+        else:
+            border = search(x, best, border, wanted, False)
+    return border, settled
+
+
+@triton.jit
 def settle(
     top_k_ptr: tl.tensor, top_p_ptr: tl.tensor, min_p_ptr: tl.tensor, best_ptr: tl.tensor, mass_ptr: tl.tensor,
     threshold_ptr: tl.tensor, count_ptr: tl.tensor, found_ptr: tl.tensor, todo_ptr: tl.tensor, border_ptr: tl.tensor,
-    V: tl.constexpr, CHUNKS: tl.constexpr, SPAN: tl.constexpr, CAPACITY: tl.constexpr, PDL: tl.constexpr,
+    V: tl.constexpr, CHUNKS: tl.constexpr, SPAN: tl.constexpr, FEW: tl.constexpr, CAPACITY: tl.constexpr, PDL: tl.constexpr,
 ) -> None:  # fmt: skip
     """`border` [R] from the candidates, or the row's mark in `todo`."""
     trigger(PDL)
     row = tl.program_id(0).to(tl.int64)
     wait(PDL)
-    threshold = tl.load(threshold_ptr + row)
-    if threshold < float("inf"):
+    if tl.load(threshold_ptr + row) < float("inf"):
         top_k = tl.load(top_k_ptr + row)
         top_p = tl.load(top_p_ptr + row)
         min_p = tl.load(min_p_ptr + row)
@@ -106,30 +133,13 @@ def settle(
         there = chunk < CHUNKS
         bests = tl.load(best_ptr + row * CHUNKS + chunk, mask=there, other=float("-inf"))
         best = tl.max(bests, 0)
-        if count > CAPACITY:
-            tl.store(todo_ptr + row, 1)
-        else:
-            place = tl.arange(0, CAPACITY)
-            x = tl.load(found_ptr + row * CAPACITY + place, mask=place < count, other=float("-inf"))
-            border = tl.min(tl.where(place < count, x, float("inf")), 0)
-            cuts_k = (top_k > 0) & (top_k < V)
-            if cuts_k:
-                border = search(x, best, border, top_k.to(tl.float64), True)
-            if min_p > 0:
-                border = tl.maximum(border, best + tl.log(min_p))
-            settled = 1
-            if top_p < 1:
-                kept = tl.sum(tl.where(x >= border, tl.exp(x - best), 0.0).to(tl.float64), 0)
-                mass = kept
-                if ((top_k <= 0) | (top_k >= V)) & (min_p <= 0):
-                    masses = tl.load(mass_ptr + row * CHUNKS + chunk, mask=there, other=0.0).to(tl.float64)
-                    mass = tl.sum(masses * tl.exp((bests - best).to(tl.float64)), 0)
-                wanted = mass * top_p
-                if kept < wanted:
-                    settled = 0
-                else:
-                    border = search(x, best, border, wanted, False)
-            if settled == 1:
-                tl.store(border_ptr + row, border)
-            else:
-                tl.store(todo_ptr + row, 1)
+        masses = tl.load(mass_ptr + row * CHUNKS + chunk, mask=there, other=0.0).to(tl.float64)
+        total = tl.sum(masses * tl.exp((bests - best).to(tl.float64)), 0)
+        border = float("-inf")
+        settled = 0
+        if count <= FEW:
+            border, settled = _border(found_ptr + row * CAPACITY, count, best, total, top_k, top_p, min_p, V, FEW)
+        elif count <= CAPACITY:
+            border, settled = _border(found_ptr + row * CAPACITY, count, best, total, top_k, top_p, min_p, V, CAPACITY)
+        tl.store(border_ptr + row, border)
+        tl.store(todo_ptr + row, 1 - settled)

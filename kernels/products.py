@@ -14,8 +14,12 @@ FEW = {torch.bfloat16: skinny.MOST_ROWS, torch.float16: skinny.MOST_ROWS, torch.
 
 
 def _few(x_TM: Tensor, norm_M: Tensor | None, eps: float, linear: Linear, out_TN: Tensor, gated: bool, add: bool) -> None:
-    run = gemv.product if len(x_TM) == 1 else skinny.product
-    run(x_TM, norm_M, eps, linear.weight, linear.bias, out_TN, gated, add)
+    """For one row the norm is part of the product; for more a kernel of its own costs less than every program's norm of all rows."""
+    if len(x_TM) == 1:
+        gemv.product(x_TM, norm_M, eps, linear.weight, linear.bias, out_TN, gated, add)
+        return
+    x = x_TM if norm_M is None else rms_norm(x_TM, norm_M, eps)
+    skinny.product(x, linear.weight, linear.bias, out_TN, gated, add)
 
 
 def norm_linear(x_TM: Tensor, norm_M: Tensor, eps: float, product: Linear, dtype: torch.dtype | None = None) -> Tensor:

@@ -15,12 +15,12 @@ from torch import Tensor
 
 from kernels.borders import find_borders
 from kernels.bracket import order, value
-from kernels.candidates import CAPACITY, GROUP, choose_threshold, gather, settle
+from kernels.candidates import CAPACITY, FEW, GROUP, choose_threshold, gather, settle
 from kernels.launch import launch, power_of_two, trigger, wait
 from kernels.logits import GREEDY_BELOW, read
 from kernels.reference.sampling import Penalties, Sampled, SamplingBatch
 
-CHUNK = 4096
+CHUNK = 8192
 """Logits of one program of a scan."""
 BORDER_BLOCK = 2048
 NOT_FINITE = tl.constexpr(0x7FFFFFFF)
@@ -95,12 +95,20 @@ def _uniform(seed: tl.tensor, position: tl.tensor) -> Any:
 
 
 @triton.jit
+def _weigh(where: tl.tuple, column: tl.tensor, border: tl.tensor, best: tl.tensor, V: tl.constexpr, PENALTIES: tl.constexpr) -> Any:
+    """exp(x - best) of the logits that are kept, 0 for others, and which those are. `where`: the other arguments of kernels.logits.read."""
+    _, x = read(where[0], where[1], column, where[2], where[3], where[4], where[5], where[6], V, PENALTIES)  # type: ignore[index]
+    kept = (x >= border) & (column < V)
+    return tl.where(kept, tl.exp(x - best), 0.0), kept
+
+
+@triton.jit
 def _draw(
     logits_ptr: tl.tensor, temperature_ptr: tl.tensor, border_ptr: tl.tensor, penalty_ptr: tl.tensor, counts_ptr: tl.tensor, seen_ptr: tl.tensor,
     penalties_ptr: tl.tensor,
     seed_ptr: tl.tensor, position_ptr: tl.tensor, best_ptr: tl.tensor, id_ptr: tl.tensor, mass_ptr: tl.tensor, finite_ptr: tl.tensor,
     token_ptr: tl.tensor, good_ptr: tl.tensor,
-    V: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr, SPAN: tl.constexpr,
+    V: tl.constexpr, CHUNKS: tl.constexpr, SPAN: tl.constexpr, GROUPS: tl.constexpr, GROUP: tl.constexpr,
     FILTERED: tl.constexpr, PENALTIES: tl.constexpr, PDL: tl.constexpr,
 ) -> None:  # fmt: skip
     """The row's token: the lowest id of the largest logit, or by inverse CDF in id order."""
@@ -119,17 +127,23 @@ def _draw(
             masses = tl.load(mass_ptr + row * CHUNKS + chunk, mask=there, other=0.0).to(tl.float64) * tl.exp((bests - best).to(tl.float64))
             sums = tl.cumsum(masses, 0)
             target = _uniform(tl.load(seed_ptr + row), tl.load(position_ptr + row)) * tl.max(sums, 0)
-            last = tl.max(tl.where(masses > 0, chunk, 0), 0)
-            chosen = tl.minimum(tl.sum((there & (sums <= target)).to(tl.int32), 0), last)
-            before = tl.max(tl.where(chunk < chosen, sums, 0.0), 0)
-            column = chosen * CHUNK + tl.arange(0, CHUNK)
+            chosen = tl.minimum(tl.sum((there & (sums <= target)).to(tl.int32), 0), tl.max(tl.where(masses > 0, chunk, 0), 0))
+            left = target - tl.max(tl.where(chunk < chosen, sums, 0.0), 0)
             at = tl.load(penalty_ptr + row) if PENALTIES else -1
-            _, x = read(logits_ptr, row, column, temperature, at, counts_ptr, seen_ptr, penalties_ptr, V, PENALTIES)
-            if FILTERED:
-                x = tl.where(x >= tl.load(border_ptr + row), x, float("-inf"))
-            inner = tl.cumsum(tl.exp(x - best).to(tl.float64), 0)
-            found = chosen * CHUNK + tl.sum((inner <= target - before).to(tl.int32), 0)
-            token = tl.minimum(found, tl.max(tl.where(x > float("-inf"), column, 0), 0))
+            border = tl.load(border_ptr + row) if FILTERED else float("-inf")
+            where = (logits_ptr, row, temperature, at, counts_ptr, seen_ptr, penalties_ptr)
+            group = tl.arange(0, GROUPS)
+            member = tl.arange(0, GROUP)
+            first = chosen * GROUPS * GROUP
+            sums, _ = _weigh(where, first + group[:, None] * GROUP + member[None, :], border, best, V, PENALTIES)
+            masses = tl.sum(sums, 1).to(tl.float64)
+            sums = tl.cumsum(masses, 0)
+            chosen = tl.minimum(tl.sum((sums <= left).to(tl.int32), 0), tl.max(tl.where(masses > 0, group, 0), 0))
+            left -= tl.max(tl.where(group < chosen, sums, 0.0), 0)
+            column = first + chosen * GROUP + member
+            weights, kept = _weigh(where, column, border, best, V, PENALTIES)
+            found = first + chosen * GROUP + tl.sum((tl.cumsum(weights.to(tl.float64), 0) <= left).to(tl.int32), 0)
+            token = tl.minimum(found, tl.max(tl.where(kept, column, 0), 0))
         else:
             token = tl.min(tl.where(there & (bests == best), tl.load(id_ptr + row * CHUNKS + chunk, mask=there, other=V), V), 0)
     tl.store(token_ptr + row, token.to(tl.int64))
@@ -180,7 +194,7 @@ def _filter(logits_RV: Tensor, batch: SamplingBatch, penalties: tuple[Tensor | N
     launch(gather, (rows, chunks), *where, c.best, c.threshold, c.count, c.found, CHUNK=CHUNK, CAPACITY=CAPACITY, num_warps=8, **size)
     launch(
         settle, (rows,), *columns, c.best, c.mass, c.threshold, c.count, c.found, c.todo, c.border,
-        V=vocab, CHUNKS=chunks, SPAN=span, CAPACITY=CAPACITY, num_warps=8,
+        V=vocab, CHUNKS=chunks, SPAN=span, FEW=FEW, CAPACITY=CAPACITY, num_warps=4,
     )  # fmt: skip
     launch(
         find_borders, (rows,), logits_RV, batch.temperature, *columns, *penalties, c.best, c.least, c.todo, c.border,
@@ -208,7 +222,7 @@ def sample(logits_RV: Tensor, batch: SamplingBatch) -> Sampled:
         _filter(logits_RV, batch, penalties, c, size)
     launch(
         _draw, (rows,), logits_RV, batch.temperature, c.border, *penalties, batch.seed, batch.position, c.best, c.id, c.mass, c.finite, token, good,
-        CHUNK=CHUNK, SPAN=power_of_two(c.chunks), FILTERED=filtered, num_warps=8, **size,
+        SPAN=power_of_two(c.chunks), GROUPS=CHUNK // GROUP, GROUP=GROUP, FILTERED=filtered, num_warps=8, **size,
     )  # fmt: skip
     found = Sampled(token=token, finite=good.view(torch.bool))
     if not batch.logprob_rows:

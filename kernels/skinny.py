@@ -1,4 +1,4 @@
-"""Matrix products of 2 to 64 rows on the tensor cores, in Triton, with the norm, the activation or the residual folded in.
+"""Matrix products of 2 to 64 rows on the tensor cores, in Triton, with the activation or the residual folded in.
 
 Still bound by reading the weights, which a program asks the L2 for before it waits for its input. Products with few columns are also cut along
 the rows of the weight (split-K): the last program to arrive adds the parts up, in order, so the result does not depend on who is last.
@@ -34,7 +34,7 @@ class Settings(NamedTuple):
 
 
 @triton.jit
-def _prefetch(w_ptr: tl.tensor, row: tl.tensor, begin: tl.tensor, K: tl.constexpr, LENGTH: tl.constexpr, BN: tl.constexpr) -> None:
+def _prefetch(w_ptr: tl.tensor, row: tl.tensor, begin: tl.tensor, K: tl.constexpr, LENGTH: tl.constexpr) -> None:
     """Ask for LENGTH elements from `begin` of each weight row `row`, one line a lane."""
     lines: tl.constexpr = LENGTH // LINE
     for first in tl.static_range(0, lines, 8):
@@ -44,13 +44,11 @@ def _prefetch(w_ptr: tl.tensor, row: tl.tensor, begin: tl.tensor, K: tl.constexp
 
 @triton.jit
 def _finish(
-    y: tl.tensor, up: tl.tensor, scale: tl.tensor, bias_ptr: tl.tensor, out_ptr: tl.tensor, row: tl.tensor, column: tl.tensor, inside: tl.tensor,
-    N: tl.constexpr, NORM: tl.constexpr, GATED: tl.constexpr, ADD: tl.constexpr, BIAS: tl.constexpr,
+    y: tl.tensor, up: tl.tensor, bias_ptr: tl.tensor, out_ptr: tl.tensor, row: tl.tensor, column: tl.tensor, inside: tl.tensor,
+    N: tl.constexpr, GATED: tl.constexpr, ADD: tl.constexpr, BIAS: tl.constexpr,
 ) -> None:  # fmt: skip
-    if NORM:
-        y = y * scale[:, None]
     if GATED:
-        y = silu(y) * up * scale[:, None]
+        y = silu(y) * up
     if BIAS:
         y += tl.load(bias_ptr + column, mask=column < N, other=0.0).to(tl.float32)[None, :]
     target = out_ptr + row[:, None] * N + column[None, :]
@@ -61,10 +59,9 @@ def _finish(
 
 @triton.jit(do_not_specialize=["rows"])
 def _skinny(
-    x_ptr: tl.tensor, norm_ptr: tl.tensor, w_ptr: tl.tensor, bias_ptr: tl.tensor, out_ptr: tl.tensor, parts_ptr: tl.tensor, counter_ptr: tl.tensor,
-    rows: tl.tensor, eps: tl.tensor,
+    x_ptr: tl.tensor, w_ptr: tl.tensor, bias_ptr: tl.tensor, out_ptr: tl.tensor, parts_ptr: tl.tensor, counter_ptr: tl.tensor, rows: tl.tensor,
     N: tl.constexpr, K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PARTS: tl.constexpr, LENGTH: tl.constexpr,
-    NORM: tl.constexpr, GATED: tl.constexpr, ADD: tl.constexpr, BIAS: tl.constexpr, AHEAD: tl.constexpr, PDL: tl.constexpr,
+    GATED: tl.constexpr, ADD: tl.constexpr, BIAS: tl.constexpr, AHEAD: tl.constexpr, PDL: tl.constexpr,
 ) -> None:  # fmt: skip
     """out [rows, N] of x [rows, K] and the weight [N, K], or [2N, K] when GATED; each part goes over LENGTH of K."""
     trigger(PDL)
@@ -75,36 +72,26 @@ def _skinny(
     weight_row = tl.minimum(column, N - 1).to(tl.int64)
     begin = part * LENGTH
     if AHEAD and PDL:
-        _prefetch(w_ptr, weight_row, begin, K, LENGTH, BN)
+        _prefetch(w_ptr, weight_row, begin, K, LENGTH)
         if GATED:
-            _prefetch(w_ptr + N * K, weight_row, begin, K, LENGTH, BN)
+            _prefetch(w_ptr + N * K, weight_row, begin, K, LENGTH)
     wait(PDL)
     y = tl.zeros([BM, BN], tl.float32)
     up = tl.zeros([BM, BN], tl.float32)
-    square = tl.zeros([BM], tl.float32)
     for start in tl.range(begin, min(begin + LENGTH, K), BK):
         k = start + tl.arange(0, BK)
-        x_cell = row[:, None] * K + k[None, :]
+        there = (k < K)[None, :]
         w_cell = weight_row[:, None] * K + k[None, :]
-        if K % BK == 0:
-            x = tl.load(x_ptr + x_cell, mask=(row < rows)[:, None], other=0.0)
-            w = tl.load(w_ptr + w_cell)
-        else:
-            x = tl.load(x_ptr + x_cell, mask=(row < rows)[:, None] & (k < K)[None, :], other=0.0)
-            w = tl.load(w_ptr + w_cell, mask=(k < K)[None, :], other=0.0)
-        if NORM:
-            wide = x.to(tl.float32)
-            square += tl.sum(wide * wide, 1)
-            x = (wide * tl.load(norm_ptr + k, mask=k < K, other=0.0).to(tl.float32)[None, :]).to(x.dtype)
+        x = tl.load(x_ptr + row[:, None] * K + k[None, :], mask=(row < rows)[:, None] & there, other=0.0)
+        w = tl.load(w_ptr + w_cell) if K % BK == 0 else tl.load(w_ptr + w_cell, mask=there, other=0.0)
         y = tl.dot(x, tl.trans(w), y, input_precision="ieee")
         if GATED:
             up_ptr = w_ptr + N * K + w_cell
-            w = tl.load(up_ptr) if K % BK == 0 else tl.load(up_ptr, mask=(k < K)[None, :], other=0.0)
+            w = tl.load(up_ptr) if K % BK == 0 else tl.load(up_ptr, mask=there, other=0.0)
             up = tl.dot(x, tl.trans(w), up, input_precision="ieee")
-    scale = tl.rsqrt(square / K + eps) if NORM else square
     inside = (row < rows)[:, None] & (column < N)[None, :]
     if PARTS == 1:
-        _finish(y, up, scale, bias_ptr, out_ptr, row, column, inside, N, NORM, GATED, ADD, BIAS)
+        _finish(y, up, bias_ptr, out_ptr, row, column, inside, N, GATED, ADD, BIAS)
     else:
         cell = (tile * PARTS * BM + row[:, None]) * BN + tl.arange(0, BN)[None, :]
         tl.store(parts_ptr + part * BM * BN + cell, y)
@@ -113,7 +100,7 @@ def _skinny(
             y = tl.zeros([BM, BN], tl.float32)
             for other in tl.static_range(PARTS):
                 y += tl.load(parts_ptr + other * BM * BN + cell, cache_modifier=".cg")
-            _finish(y, up, scale, bias_ptr, out_ptr, row, column, inside, N, NORM, GATED, ADD, BIAS)
+            _finish(y, up, bias_ptr, out_ptr, row, column, inside, N, GATED, ADD, BIAS)
             tl.store(counter_ptr + tile, 0)
 
 
@@ -126,27 +113,25 @@ def _scratch(device: torch.device) -> tuple[Tensor, Tensor]:
     return found
 
 
-def settings_for(rows: int, columns: int, depth: int, add: bool) -> Settings:
+def settings_for(columns: int, depth: int, gated: bool) -> Settings:
     """The settings measured best (bench/GPU.md)."""
-    if add:
-        return Settings(columns=32, depth=128, warps=4, stages=4, parts=max(1, min(8, depth // 512)))
-    return Settings(columns=64 if columns > 16_384 else 32)
+    if gated or columns > 2048:
+        return Settings(columns=64 if columns > 16_384 else 32)
+    return Settings(columns=32, depth=128, warps=4, stages=4, parts=max(1, min(8, depth // 512)))
 
 
 def product(
-    x_TM: Tensor, norm_M: Tensor | None, eps: float, weight: Tensor, bias: Tensor | None, out_TN: Tensor, gated: bool, add: bool,
-    settings: Settings | None = None,
-) -> None:  # fmt: skip
-    """Into (or, with `add`, onto) `out_TN` the product of rms_norm(x), or x without a norm, with `weight` [N, M]; [2N, M], gate first, if gated."""
+    x_TM: Tensor, weight: Tensor, bias: Tensor | None, out_TN: Tensor, gated: bool = False, add: bool = False, settings: Settings | None = None
+) -> None:
+    """Into (or, with `add`, onto) `out_TN` the product of x with `weight` [N, M]; with [2N, M], gate first, if gated. All contiguous."""
     (rows, depth), columns = x_TM.shape, out_TN.shape[1]
-    chosen = settings or settings_for(rows, columns, depth, add)
-    parts = chosen.parts if norm_M is None else 1
+    chosen = settings or settings_for(columns, depth, gated)
+    parts = 1 if gated else chosen.parts
     length = triton.cdiv(depth, parts * chosen.depth) * chosen.depth
     scratch, counters = _scratch(x_TM.device) if parts > 1 else (None, None)
     launch(
-        _skinny, (triton.cdiv(columns, chosen.columns), parts),
-        x_TM, norm_M, weight, bias, out_TN, scratch, counters, rows, eps,
+        _skinny, (triton.cdiv(columns, chosen.columns), parts), x_TM, weight, bias, out_TN, scratch, counters, rows,
         N=columns, K=depth, BM=max(16, power_of_two(rows)), BN=chosen.columns, BK=chosen.depth, PARTS=parts, LENGTH=length,
-        NORM=norm_M is not None, GATED=gated, ADD=add, BIAS=bias is not None, AHEAD=chosen.ahead and length % 512 == 0 and depth % length == 0,
+        GATED=gated, ADD=add, BIAS=bias is not None, AHEAD=chosen.ahead and length % 512 == 0 and depth % length == 0,
         num_warps=chosen.warps, num_stages=chosen.stages,
     )  # fmt: skip

@@ -26,13 +26,13 @@ def _one_row(columns: int, gated: bool) -> list[gemv.Settings]:
     return [gemv.Settings(*s) for s in shapes if 32 <= s[0] * columns * (2 if gated else 1) / (32 * s[1]) <= 130]
 
 
-def _few_rows(rows: int, kind: str, depth: int) -> list[skinny.Settings]:
+def _few_rows(kind: str, depth: int) -> list[skinny.Settings]:
     tiles = [(16, 128, 2, 4), (16, 256, 4, 3), (32, 128, 4, 4), (32, 256, 4, 3), (64, 64, 4, 4), (64, 128, 4, 3)]
     if kind == "head":
         tiles = [(32, 128, 4, 4), (64, 128, 4, 3), (64, 128, 4, 4), (128, 64, 4, 4), (128, 128, 8, 3)]
     if kind == "gate_up":
         tiles = [(16, 128, 4, 4), (16, 256, 4, 3), (32, 64, 4, 4), (32, 128, 4, 3), (64, 64, 4, 3)]
-    parts = (1, 2, 4, 8) if kind in ("o", "down") else (1,)
+    parts = {"o": (2, 4, 8), "down": (2, 4, 8), "qkv": (1, 2)}.get(kind, (1,))
     found = [skinny.Settings(*tile, part) for tile in tiles for part in parts if depth // part >= 2 * tile[1]]
     return found + [s._replace(ahead=True) for s in found if s.columns == 32 and depth % (512 * s.parts) == 0]
 
@@ -49,11 +49,11 @@ def product_case(model: str, kind: str, rows: int) -> Case:
     start, linears = out.clone(), [Linear(w) for w in weight]
     norm = None if add else gamma
 
-    def run(kernel: Any, settings: Any, number: int) -> None:
-        kernel(x, norm, EPS, weight[number], None, out, gated, add, settings)
-
-    def own(number: int) -> None:
-        run(gemv.product if rows == 1 else skinny.product, None, number)
+    def run(settings: Any, number: int) -> None:
+        if rows == 1:
+            gemv.product(x, norm, EPS, weight[number], None, out, gated, add, settings)
+        else:
+            skinny.product(x if norm is None else rms_norm(x, norm, EPS), weight[number], None, out, gated, add, settings)
 
     def library(number: int) -> None:
         if add:
@@ -75,13 +75,13 @@ def product_case(model: str, kind: str, rows: int) -> Case:
             expected = gate * torch.sigmoid(gate) * up
         return relative(out, expected + start.double() if add else expected)
 
-    variants: dict[str, Any] = {"default": own, "library": library}
+    variants: dict[str, Any] = {"default": partial(run, None), "library": library}
     if rows == 1:
-        variants |= {f"rows {s.rows} warps {s.warps}": partial(run, gemv.product, s) for s in _one_row(columns, gated)}
+        variants |= {f"rows {s.rows} warps {s.warps}": partial(run, s) for s in _one_row(columns, gated)}
     else:
-        for s in _few_rows(rows, kind, columns):
+        for s in _few_rows(kind, columns):
             label = f"N{s.columns} K{s.depth} w{s.warps} s{s.stages} parts {s.parts}{' ahead' if s.ahead else ''}"
-            variants[label] = partial(run, skinny.product, s)
+            variants[label] = partial(run, s)
     return Case(name=f"{kind} T{rows} {model}", floor=floor, sets=sets, variants=variants, reset=reset, error=error, default="default")
 
 

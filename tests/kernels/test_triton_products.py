@@ -58,7 +58,7 @@ def test_parts_leave_the_counters_at_zero() -> None:
     for _ in range(2):
         x, weight, residual = (randn(*shape, dtype=torch.float16) for shape in ((5, 512), (40, 512), (5, 40)))
         expected = residual.double() + x.double() @ weight.double().T
-        skinny.product(x, None, 0.0, weight, None, residual, False, True, skinny.Settings(columns=16, depth=64, parts=4))
+        skinny.product(x, weight, None, residual, add=True, settings=skinny.Settings(columns=16, depth=64, parts=4))
         assert_close(residual, expected)
         assert not skinny._scratch(DEVICE)[1].any()
 
