@@ -62,8 +62,11 @@ def narrow(pivot: tl.tensor, enough: tl.tensor, low: tl.tensor, high: tl.tensor,
 
 
 @triton.jit
-def search(x: tl.tensor, best: tl.tensor, low: tl.tensor, wanted: tl.tensor, COUNT: tl.constexpr) -> Any:
-    """The largest of the values `x` [N], at least `low`, with at least `wanted` at or above it: a count, or weights exp(x - best)."""
+def search(x: tl.tensor, best: tl.tensor, low: tl.tensor, wanted: tl.tensor, limit: tl.tensor, COUNT: tl.constexpr) -> Any:
+    """The largest of the values `x` [N], at least `low`, with at least `wanted` at or above it: a count, or weights exp(x - best).
+
+    A value with no more than `limit` at or above it will do as well.
+    """
     low = order(low)
     high = order(best)
     rounds = 0
@@ -72,6 +75,10 @@ def search(x: tl.tensor, best: tl.tensor, low: tl.tensor, wanted: tl.tensor, COU
         above = tl.zeros([PIVOTS, x.shape[0]], tl.float32)  # type: ignore[misc]
         none = tl.full(x.shape, float("inf"), tl.float32)
         above, least, most = measure(x, best, pivot, low, high, above, none, -none, COUNT)
-        low, high = narrow(pivot, tl.sum(above.to(tl.float64), 1) >= wanted, low, high, least, most)
+        amount = tl.sum(above, 1).to(tl.float64) if COUNT else tl.sum(above.to(tl.float64), 1)
+        enough = amount >= wanted
+        low, high = narrow(pivot, enough, low, high, least, most)
+        if tl.min(tl.where(enough, amount, limit + 1), 0) <= limit:
+            high = low
         rounds += 1
     return value(low)

@@ -19,6 +19,8 @@ FEW = 256
 CAPACITY = 2048
 MOST_WANTED = tl.constexpr(1024)
 """Largest k that is looked for among candidates."""
+SLACK = tl.constexpr(1.25)
+"""So many times as many groups as are wanted may be above the threshold: finding it exactly takes longer than a few more candidates."""
 WANTED_FOR_P = tl.constexpr(512)
 """Logits to look at for a top-p alone."""
 
@@ -60,7 +62,7 @@ def choose_threshold(
                 least = tl.min(tl.where(x > float("-inf"), x, float("inf")), 0)
                 threshold = float("-inf")
                 if tl.sum((x > float("-inf")).to(tl.float64), 0) >= wanted:
-                    threshold = search(x, best, least, wanted, True)
+                    threshold = search(x, best, least, wanted, wanted * SLACK, True)
     tl.store(threshold_ptr + row, threshold)
     tl.store(count_ptr + row, 0)
     tl.store(todo_ptr + row, todo)
@@ -100,7 +102,7 @@ def _border(
     border = tl.min(tl.where(place < count, x, float("inf")), 0)
     cuts_k = (top_k > 0) & (top_k < V)
     if cuts_k:
-        border = search(x, best, border, top_k.to(tl.float64), True)
+        border = search(x, best, border, top_k.to(tl.float64), 0.0, True)
     if min_p > 0:
         border = tl.maximum(border, best + tl.log(min_p))
     settled = 1
@@ -110,7 +112,7 @@ def _border(
         if kept < wanted:
             settled = 0
         else:
-            border = search(x, best, border, wanted, False)
+            border = search(x, best, border, wanted, -1.0, False)
     return border, settled
 
 
@@ -134,7 +136,7 @@ def settle(
         bests = tl.load(best_ptr + row * CHUNKS + chunk, mask=there, other=float("-inf"))
         best = tl.max(bests, 0)
         masses = tl.load(mass_ptr + row * CHUNKS + chunk, mask=there, other=0.0).to(tl.float64)
-        total = tl.sum(masses * tl.exp((bests - best).to(tl.float64)), 0)
+        total = tl.sum(masses * tl.exp(bests - best).to(tl.float64), 0)
         border = float("-inf")
         settled = 0
         if count <= FEW:

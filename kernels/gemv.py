@@ -113,8 +113,10 @@ def pieces(columns: int) -> tuple[int, int]:
     return (size, columns // size) if size >= SMALLEST_COLUMNS else (power_of_two(columns), 1)
 
 
-def settings_for(rows: int, columns: int, gated: bool) -> Settings:
-    """Rows of the weight and warps of a program: 32 to 128 elements of the weight for a thread (bench/GPU.md)."""
+def settings_for(count: int, rows: int, columns: int, gated: bool) -> Settings:
+    """Rows of the weight and warps of a program for `count` rows of input: 32 to 128 elements of the weight for a thread (bench/GPU.md)."""
+    if count > 1:  # sums across warps would have to be made for each
+        return Settings(max(1, 4096 // (columns * (2 if gated else 1)) & -2 or 1), 1)
     many = rows * (2 if gated else 1) > 32_768
     if columns <= 1024:
         return Settings(4, 4) if many else Settings(2, 1) if gated else Settings(4, 2)
@@ -134,7 +136,7 @@ def product(
     All contiguous; sums in float32. More rows than one work too, one after the other.
     """
     rows, columns = out_1N.shape[1], weight.shape[1]
-    chosen = settings or settings_for(rows, columns, gated)
+    chosen = settings or settings_for(len(x_1M), rows, columns, gated)
     size, count = pieces(columns)
     launch(
         _gemv, (triton.cdiv(rows, chosen.rows),), x_1M, norm_M, weight, bias, out_1N, eps,

@@ -47,5 +47,5 @@ def read(
     if PENALTIES and at >= 0:
         x = tl.where(inside, penalise(x, at, column, inside, counts_ptr, seen_ptr, penalties_ptr, V), float("-inf"))
     if temperature >= GREEDY_BELOW:
-        x = tl.div_rn(x, tl.zeros_like(x) + temperature)
+        x = x * tl.div_rn(1.0, temperature)
     return raw, x

@@ -12,10 +12,14 @@ from kernels.reference.linear import Linear
 FEW = {torch.bfloat16: skinny.MOST_ROWS, torch.float16: skinny.MOST_ROWS, torch.float32: 1}
 """Most rows for the own kernels; float32 has no tensor cores that are exact enough."""
 
+DEEPEST_OF_TWO, WIDEST_OF_TWO = 3072, 8192
+"""Products up to this size are faster without tensor cores for two rows too."""
+
 
 def _few(x_TM: Tensor, norm_M: Tensor | None, eps: float, linear: Linear, out_TN: Tensor, gated: bool, add: bool) -> None:
     """For one row the norm is part of the product; for more a kernel of its own costs less than every program's norm of all rows."""
-    if len(x_TM) == 1:
+    rows, depth = x_TM.shape
+    if rows == 1 or (rows == 2 and depth <= DEEPEST_OF_TWO and out_TN.shape[1] <= WIDEST_OF_TWO):
         gemv.product(x_TM, norm_M, eps, linear.weight, linear.bias, out_TN, gated, add)
         return
     x = x_TM if norm_M is None else rms_norm(x_TM, norm_M, eps)

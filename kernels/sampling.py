@@ -14,18 +14,14 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.borders import find_borders
-from kernels.bracket import order, value
 from kernels.candidates import CAPACITY, FEW, GROUP, choose_threshold, gather, settle
 from kernels.launch import launch, power_of_two, trigger, wait
 from kernels.logits import GREEDY_BELOW, read
 from kernels.reference.sampling import Penalties, Sampled, SamplingBatch
 
-CHUNK = 8192
+CHUNK = 4096
 """Logits of one program of a scan."""
 BORDER_BLOCK = 2048
-NOT_FINITE = tl.constexpr(0x7FFFFFFF)
-LOWEST = tl.constexpr(-0x80000000)
-"""Ranks above and below those of all finite numbers."""
 
 
 @triton.jit
@@ -46,14 +42,11 @@ def _scan(
     at = tl.load(penalty_ptr + row) if PENALTIES else -1
     raw, x = read(logits_ptr, row, column, tl.load(temperature_ptr + row), at, counts_ptr, seen_ptr, penalties_ptr, V, PENALTIES)
     inside = column < V
-    finite = tl.abs(raw) < float("inf")
-    rank = tl.where(inside, tl.where(finite, order(x), NOT_FINITE), LOWEST)
-    first = tl.max(tl.max((rank.to(tl.int64) << 32) | (column ^ NOT_FINITE).to(tl.int64), 1), 0)
-    top = (first >> 32).to(tl.int32)
-    best = value(top)
+    best = tl.max(tl.max(x, 1), 0)
     tl.store(best_ptr + out, best)
-    tl.store(id_ptr + out, (first & NOT_FINITE).to(tl.int32) ^ NOT_FINITE)
-    tl.store(finite_ptr + out, (top != NOT_FINITE).to(tl.int32))
+    tl.store(id_ptr + out, tl.min(tl.min(tl.where(x == best, column, V - 1), 1), 0))
+    zero = tl.sum(tl.sum(tl.where(inside, raw, 0.0) * 0.0, 1), 0)
+    tl.store(finite_ptr + out, (zero == 0.0).to(tl.int32))
     if RANDOM:
         tl.store(mass_ptr + out, tl.sum(tl.sum(tl.exp(x - best), 1), 0))
     if FILTERED:
@@ -124,7 +117,7 @@ def _draw(
     token = (row * 0).to(tl.int32)
     if finite == 1:
         if temperature >= GREEDY_BELOW:
-            masses = tl.load(mass_ptr + row * CHUNKS + chunk, mask=there, other=0.0).to(tl.float64) * tl.exp((bests - best).to(tl.float64))
+            masses = tl.load(mass_ptr + row * CHUNKS + chunk, mask=there, other=0.0).to(tl.float64) * tl.exp(bests - best).to(tl.float64)
             sums = tl.cumsum(masses, 0)
             target = _uniform(tl.load(seed_ptr + row), tl.load(position_ptr + row)) * tl.max(sums, 0)
             chosen = tl.minimum(tl.sum((there & (sums <= target)).to(tl.int32), 0), tl.max(tl.where(masses > 0, chunk, 0), 0))
@@ -222,7 +215,7 @@ def sample(logits_RV: Tensor, batch: SamplingBatch) -> Sampled:
         _filter(logits_RV, batch, penalties, c, size)
     launch(
         _draw, (rows,), logits_RV, batch.temperature, c.border, *penalties, batch.seed, batch.position, c.best, c.id, c.mass, c.finite, token, good,
-        SPAN=power_of_two(c.chunks), GROUPS=CHUNK // GROUP, GROUP=GROUP, FILTERED=filtered, num_warps=8, **size,
+        SPAN=power_of_two(c.chunks), GROUPS=CHUNK // GROUP, GROUP=GROUP, FILTERED=filtered, num_warps=4, **size,
     )  # fmt: skip
     found = Sampled(token=token, finite=good.view(torch.bool))
     if not batch.logprob_rows:

@@ -115,9 +115,13 @@ def _scratch(device: torch.device) -> tuple[Tensor, Tensor]:
 
 def settings_for(columns: int, depth: int, gated: bool) -> Settings:
     """The settings measured best (bench/GPU.md)."""
-    if gated or columns > 2048:
-        return Settings(columns=64 if columns > 16_384 else 32)
-    return Settings(columns=32, depth=128, warps=4, stages=4, parts=max(1, min(8, depth // 512)))
+    if gated:
+        return Settings(stages=3)
+    if columns > 16_384:
+        return Settings(columns=64, stages=3)
+    if columns > 4096 or (columns > 2048 and depth <= 2048):
+        return Settings()
+    return Settings(columns=64, stages=3, parts=4) if depth > 8192 else Settings(parts=2 if columns > 2048 else 4)
 
 
 def product(

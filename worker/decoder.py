@@ -12,9 +12,8 @@ from torch import Tensor
 from checkpoint.config import ModelConfig
 from kernels.backend import AttentionBatch, Kernels
 from kernels.reference.linear import FAST_ROWS
+from kernels.reference.products import Product
 
-Product = Callable[[Tensor], Tensor]
-"""[T, K] to [T, N]: Linear or QuantLinear."""
 Embed = Callable[[Tensor, int], Tensor]
 """Rows of the embedding for int64 tokens [T], as [rows, C] with zeros past them."""
 
@@ -78,31 +77,32 @@ class Decoder:
         x = weights.embed(step.tokens, rows)
         rope = self._kernels.rope_rows(self._cos, self._sin, step.positions)
         mixed = x.new_zeros(rows, self._q_size)
-        normed = self._kernels.rms_norm(x, weights.layers[0].input_norm, eps)
         for number, layer in enumerate(weights.layers):
             batch = step.windowed if self._windowed[number] else step.full
-            self._attention(layer, normed, rope, (k_cache[number], v_cache[number]), batch, mixed[:count])
-            normed = self._kernels.add_rms_norm(x, layer.output(mixed), layer.mlp_norm, eps)
-            down = layer.down(self._kernels.silu_mul(layer.gate_up(normed)))
-            following = weights.layers[number + 1].input_norm if number + 1 < len(weights.layers) else weights.norm
-            normed = self._kernels.add_rms_norm(x, down, following, eps)
-        return self._logits(normed, step.wanted)
+            qkv = self._kernels.norm_linear(x, layer.input_norm, eps, layer.qkv)[:count]
+            self._attention(layer, qkv, rope, (k_cache[number], v_cache[number]), batch, mixed[:count])
+            self._kernels.linear_add(x, mixed, layer.output)
+            self._kernels.linear_add(x, self._kernels.norm_gate_up(x, layer.mlp_norm, eps, layer.gate_up), layer.down)
+        return self._logits(x, step.wanted)
 
     def _attention(
-        self, layer: Layer, normed: Tensor, rope: tuple[Tensor, Tensor], cache: tuple[Tensor, Tensor], batch: AttentionBatch, mixed: Tensor
+        self, layer: Layer, qkv: Tensor, rope: tuple[Tensor, Tensor], cache: tuple[Tensor, Tensor], batch: AttentionBatch, mixed: Tensor
     ) -> None:
         count, size = mixed.shape[0], self.config.head_dim
         norms = None if layer.q_norm is None or layer.k_norm is None else (layer.q_norm, layer.k_norm)
-        q = self._kernels.rope_kv(layer.qkv(normed)[:count], norms, self.config.norm_eps, rope, *cache, batch)
+        q = self._kernels.rope_kv(qkv, norms, self.config.norm_eps, rope, *cache, batch)
         self._kernels.attend(q, *cache, batch, self._scale, mixed.view(count, -1, size))
 
-    def _logits(self, normed: Tensor, wanted: Tensor) -> Tensor:
+    def _logits(self, x: Tensor, wanted: Tensor) -> Tensor:
         count, fast = wanted.shape[0], self._weights.fast_rows
         if count == 0:
-            return normed.new_empty(0, self.config.vocab, dtype=torch.float32)
-        if normed.shape[0] == fast and count < fast:  # padded already: the rows not wanted cost nothing
-            return self._weights.head(normed).index_select(0, wanted).float()
-        rows = normed.index_select(0, wanted)
+            return x.new_empty(0, self.config.vocab, dtype=torch.float32)
+        if x.shape[0] == fast and count < fast:  # padded already: the rows not wanted cost nothing
+            return self._head(x).index_select(0, wanted)
+        rows = x.index_select(0, wanted)
         if count < fast:
             rows = torch.cat((rows, rows.new_zeros(fast - count, rows.shape[1])))
-        return self._weights.head(rows)[:count].float()
+        return self._head(rows)[:count]
+
+    def _head(self, x: Tensor) -> Tensor:
+        return self._kernels.norm_linear(x, self._weights.norm, self.config.norm_eps, self._weights.head, torch.float32)
