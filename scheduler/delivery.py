@@ -65,7 +65,10 @@ def _read_logprobs(columns: LogprobColumns, rows: int) -> Logprobs:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """New tokens of live rows, one value per row: `place` is the row's place in the result, the rest is as in `messages.tokens.Tokens`."""
+    """New tokens of live rows, one value per row: `place` is the row's place in the result, the rest is as in `messages.tokens.Tokens`.
+
+    `cached` has the keys with a first token and a cache hit.
+    """
 
     place: I64
     tokenizer: I32
@@ -74,6 +77,7 @@ class Delivery:
     finish: U8
     index: I32
     status: U8
+    cached: dict[int, int]
 
     def messages(self, logprobs: Logprobs | None, rows: int) -> Iterator[tuple[int, Tokens]]:
         """One message per tokenizer (its number, the message). `rows` is the number of rows in the result."""
@@ -86,6 +90,7 @@ class Delivery:
     def _message(self, pick: I64, logprobs: Logprobs | None, rows: int) -> Tokens:
         failed = self.status[pick] != OK
         problems = dict.fromkeys(self.key[pick][failed].tolist(), NON_FINITE_PROBLEM)
+        cached = {key: self.cached[key] for key in self.key[pick].tolist() if key in self.cached} if self.cached else {}
         new_place = np.full(rows, -1, dtype=np.int32)
         if logprobs is not None:
             new_place[self.place[pick]] = np.arange(pick.size)
@@ -97,6 +102,7 @@ class Delivery:
             index=self.index[pick].tobytes(),
             logprobs=None if logprobs is None else _select(logprobs, new_place),
             problems=problems,
+            cached=cached,
         )
 
 

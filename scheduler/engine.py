@@ -1,6 +1,7 @@
 """The scheduler as a state machine: messages and a clock go in, messages come out. No sockets, no time, no randomness of its own."""
 
 import logging
+from collections import Counter
 from collections.abc import Callable
 
 import msgspec
@@ -16,13 +17,16 @@ from scheduler.delivery import Delivery, Logprobs, Sampled, failure, read_result
 from scheduler.errors import ContractError, InvariantError
 from scheduler.finish import finish_of
 from scheduler.geometry import Geometry, geometry_of
-from scheduler.policy import compose
+from scheduler.pace import Pace
+from scheduler.policy import Policy
 from scheduler.requests import WAITING, Request, misfit, objection, read_admit
 from scheduler.session import InFlight, Session
+from scheduler.shares import Shares
+from scheduler.slots import Slots
 from scheduler.suspects import Suspects
 from scheduler.tally import Tally
 from scheduler.throughput import Throughput
-from scheduler.waiting import FIRST, Waiting, score
+from scheduler.waiting import Waiting, score
 from transport.columns import I32
 
 log = logging.getLogger(__name__)
@@ -46,7 +50,10 @@ class Engine:
         self._attaching: int | None = None
         self._tokenizers = {name: number for number, name in enumerate(args.tokenizers)}
         self._live: dict[int, Request] = {}
-        self._waiting = Waiting()
+        self._shares = Shares()
+        self._waiting = Waiting(self._shares)
+        self._pace = Pace(args.target_itl, args.chunk_tokens)
+        self._policy = Policy(self._waiting, self._shares, self._pace)
         self._suspects = Suspects()
         self._throughput = Throughput()
         self._closing: Problem | None = None
@@ -73,14 +80,14 @@ class Engine:
                 self._on_ready(message)
             case Attached():
                 self._on_attached(message, now)
-            case _:
+            case StepFailed():
                 self._on_failed(message)
 
     def advance(self, now: float) -> None:
         """Compose and send plans as far as the run-ahead allows."""
         session = self.session
         while session is not None and session.may_plan:
-            composition = compose(session, self._waiting, self._args.chunk_tokens)
+            composition = self._policy.compose(session)
             if composition is None:
                 return
             if not session.inflight:
@@ -123,12 +130,19 @@ class Engine:
         session = self.session
         return session is not None and bool(session.inflight) and now - self._progress > self._args.step_deadline
 
+    @property
+    def blocked(self) -> str:
+        """What the next request in line waits for: "slot", "blocks", "prefix", "tokens" of a step, "worker", or "" when nobody waits."""
+        return "worker" if self.session is None else self._policy.blocked if self._waiting else ""
+
     def gauges(self) -> dict[str, float]:
+        """Numbers now. blocks == blocks_free + blocks_cached + blocks_retiring + blocks_used."""
         session = self.session
-        slots = blocks = slots_free = blocks_free = 0
+        slots = slots_free = blocks = free = cached = retiring = 0
         if session is not None:
             slots, slots_free = session.geometry.slots, session.slots.free
-            blocks, blocks_free = session.geometry.blocks, session.blocks.free
+            pool = session.pool
+            blocks, free, cached, retiring = session.geometry.blocks, pool.blocks.free, pool.unused, pool.blocks.retiring
         return {
             "running": len(self._live) - len(self._waiting),
             "waiting": len(self._waiting),
@@ -136,9 +150,29 @@ class Engine:
             "slots": slots,
             "slots_used": slots - slots_free,
             "blocks": blocks,
-            "blocks_free": blocks_free,
-            "blocks_used": blocks - blocks_free,
+            "blocks_free": free,
+            "blocks_cached": cached,
+            "blocks_retiring": retiring,
+            "blocks_used": blocks - free - cached - retiring,
         }
+
+    def repair(self, error: InvariantError) -> None:
+        """Our own state is wrong: give the worker a new session and run everything live again from its tokens.
+
+        Nothing is kept but requests and counters: slots, blocks and the prefix cache begin anew, and so does the line. A request whose tokens
+        cannot be right ends with an error.
+        """
+        log.critical("an invariant is broken, all sequences start again from their tokens: %s", error)
+        self.tally.add("invariant_violations")
+        live = list(self._live.values())
+        lost = [request for request in live if self.session is not None and not self.session.rescue(request)]
+        self.session = None
+        self._shares.reset([request.tenant for request in live])
+        self._waiting.reset(live)
+        self.tally.balance(len(live))
+        for request in lost:
+            self._fail(request, Problem(status=500, code="internal_error", message="the server lost the tokens of this sequence"))
+        self._attach()
 
     def check(self) -> None:
         """Every invariant at once. Raises InvariantError."""
@@ -161,18 +195,18 @@ class Engine:
     def _on_admit(self, admit: Admit, now: float) -> None:
         tokens = read_admit(admit, self._tokenizers)
         problem = self._objection(admit, tokens)
+        leader: Request | None = None
         duplicate = Problem(status=409, code="duplicate_key", message="a sequence of this key is running")
-        counted = False
         for key, seed in zip(admit.keys, admit.seeds, strict=True):
             refusal = problem or (duplicate if key in self._live else None)
             if refusal is not None:
                 self.tally.add("refused")
                 self._out.append((admit.tokenizer, Refused(key, refusal)))
                 continue
-            self._accept(admit, key, seed, tokens, now)
-            if not counted:
+            request = self._accept(admit, key, seed, tokens, leader, now)
+            if leader is None:
+                leader = request
                 self.tally.add("prompt_tokens", tokens.size)
-                counted = True
 
     def _objection(self, admit: Admit, tokens: I32) -> Problem | None:
         problem = self._closing or objection(tokens, admit.max_tokens)
@@ -181,9 +215,13 @@ class Engine:
         return problem or self._queue_full(len(admit.keys), tokens.size * len(admit.keys))
 
     def _queue_full(self, sequences: int, tokens: int) -> Problem | None:
-        """The caps of the waiting line; into an empty line a request of any size may go, or it could never be served."""
+        """The caps of the waiting line; into an empty line a request of any size may go, or it could never be served.
+
+        As many sequences as there are free slots are on their way out of the line and do not count.
+        """
         waiting = self._waiting
-        if not waiting or (len(waiting) + sequences <= self._args.max_queue and waiting.tokens + tokens <= self._args.max_queue_tokens):
+        leaving = 0 if self.session is None else self.session.slots.free
+        if not waiting or (len(waiting) + sequences <= self._args.max_queue + leaving and waiting.tokens + tokens <= self._args.max_queue_tokens):
             return None
         work = waiting.tokens + len(waiting) * self.tally.generated_per_sequence
         return Problem(
@@ -193,7 +231,7 @@ class Engine:
             retry_after=self._throughput.retry_after(work),
         )
 
-    def _accept(self, admit: Admit, key: int, seed: int, tokens: I32, now: float) -> None:
+    def _accept(self, admit: Admit, key: int, seed: int, tokens: I32, leader: Request | None, now: float) -> Request:
         self._arrivals += 1
         request = Request(
             key=key,
@@ -206,11 +244,26 @@ class Engine:
             tokens=tokens,
             order=self._arrivals,
             score=score(admit.priority, now),
+            arrived=now,
+            priority=admit.priority,
+            tenant=admit.tenant,
+            salt=self._salt(admit, leader),
             fitted=self.session is not None,
+            leader=leader,
         )
         self._live[key] = request
+        self._shares.join(request.tenant)
         self._waiting.push(request)
         self.tally.add("accepted")
+        return request
+
+    def _salt(self, admit: Admit, leader: Request | None) -> str | None:
+        """Requests of one salt share prefixes. Without the cache only the choices of one prompt do."""
+        if self._args.prefix_cache:
+            return f"{len(admit.tenant)}:{admit.tenant}{admit.cache_salt}"
+        if leader is not None:
+            return leader.salt
+        return str(self._arrivals) if len(admit.keys) > 1 else None
 
     def _cancel(self, keys: list[int], counter: str) -> None:
         for key in keys:
@@ -232,10 +285,12 @@ class Engine:
         """The one way out of a live key."""
         del self._live[request.key]
         self.tally.add(counter)
+        self._shares.leave(request.tenant)
         if self.session is None or request.slot == WAITING:
             self._waiting.remove(request)
         else:
             self.session.end(request.slot)
+            request.slot = WAITING
 
     # Results
 
@@ -253,7 +308,8 @@ class Engine:
             raise
         session.retire()
         self.tally.add("steps")
-        self._throughput.add(awaited.tokens, now - max(awaited.sent, self._progress))
+        self._throughput.add(awaited.prefill + awaited.rows, now - max(awaited.sent, self._progress))
+        self._pace.add(awaited.prefill, awaited.rows, result.seconds)
         self._progress = now
         self._deliver(session, sampled)
 
@@ -268,14 +324,30 @@ class Engine:
         slots.history[fresh, slots.length[fresh]] = token if fresh is rows else token[status == OK]
         index = slots.length[rows] - slots.prompt_len[rows]
         slots.length[fresh] += 1
+        session.grown(fresh)
+        if len(self._shares) > 1:
+            self._charge(session, fresh)
         finish = finish_of(slots, rows, token, status)
         self.tally.add("generation_tokens", fresh.size)
-        delivery = Delivery(place, slots.tokenizer[rows], slots.key[rows], token, finish, index, status)
+        delivery = Delivery(place, slots.tokenizer[rows], slots.key[rows], token, finish, index, status, self._cached(slots, rows, index))
         self._send(delivery, sampled.logprobs, sampled.slots.size)
         if self._suspects:
             self._suspects.clear(slots.key[fresh].tolist())
+        for slot in rows[status != OK].tolist():
+            session.pool.forget(slot)
         for done in np.flatnonzero(finish).tolist():
             self._end(self._live[int(delivery.key[done])], COUNTER_OF[int(finish[done])])
+
+    def _charge(self, session: Session, rows: I32) -> None:
+        """Each of `rows` costs its tenant a token."""
+        tenants = Counter(request.tenant for slot in rows.tolist() if (request := session.slots.requests[slot]) is not None)
+        for tenant, tokens in tenants.items():
+            self._shares.charge(tenant, tokens)
+
+    def _cached(self, slots: Slots, rows: I32, index: I32) -> dict[int, int]:
+        """Prompt tokens that were cached, of the rows whose first token this is."""
+        first = [slots.requests[slot] for slot in rows[index == 0].tolist()]
+        return {request.key: request.cached for request in first if request is not None and request.cached}
 
     def _send(self, delivery: Delivery, logprobs: Logprobs | None, rows: int) -> None:
         for number, message in delivery.messages(logprobs, rows):
@@ -313,7 +385,6 @@ class Engine:
         """Begin a new session. Running rows go back to the head of the line with their tokens; nothing is delivered twice."""
         if self.session is not None:
             for request in self.session.evacuate():
-                request.score = FIRST
                 self._waiting.push(request)
         self.session = None
         self._attaching = self._new_session()
@@ -324,7 +395,7 @@ class Engine:
             return
         geometry = geometry_of(attached, self._args.max_context)
         self._attaching = None
-        self.session = Session(attached.session, geometry, self._args.run_ahead)
+        self.session = Session(attached.session, geometry, self._args, self.tally)
         self._progress = now
         for request in self._waiting.all():
             problem = misfit(request.tokens, geometry)

@@ -15,10 +15,12 @@ WAITING = -1
 @dataclass(slots=True, eq=False)
 class Request:
     """One sequence (one key). `tokens` (i32) is everything known of it when it last entered the waiting line: the prompt, and after a
-    worker restart the generated tokens too; while it runs its tokens are in `Slots.history`.
+    preemption or a worker restart the generated tokens too; while it runs its tokens are in `Slots.history`.
 
-    `slot` is WAITING or the slot it runs in. `score` orders the waiting line (see `scheduler.waiting`), `order` is the order of arrival.
-    `fitted` is true once the request has been checked against a worker's geometry.
+    `slot` is WAITING or the slot it runs in. `score` orders the line (see `scheduler.waiting`), `order` is the order of arrival, `arrived` its
+    time. `salt` names the prefixes it may share, None when it shares nothing. `leader` is the first choice of the same prompt, None for the
+    first itself. `fitted`: it has been checked against a worker's geometry. `ran`: it had a slot before. `cached`: tokens it did not have to
+    compute when it first got one. `hit`: cached tokens last seen while it waited, None before. `passes`: how often others went past it.
     """
 
     key: int
@@ -31,8 +33,18 @@ class Request:
     tokens: I32
     order: int
     score: float
+    arrived: float
+    priority: int
+    tenant: str
+    salt: str | None
     fitted: bool
+    leader: "Request | None" = None
     slot: int = WAITING
+    ran: bool = False
+    cached: int = 0
+    preemptions: int = 0
+    hit: int | None = None
+    passes: int = 0
 
     def limit(self, geometry: Geometry) -> int:
         """Tokens (prompt + generated) at which it ends."""

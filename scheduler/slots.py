@@ -44,8 +44,8 @@ class Slots:
     def free(self) -> int:
         return len(self._free)
 
-    def enter(self, request: Request, limit: int) -> int:
-        """Give `request` a slot; there must be a free one."""
+    def enter(self, request: Request, limit: int, cached: int) -> int:
+        """Give `request` a slot; there must be a free one. The KV of its first `cached` tokens is there already."""
         slot = self._free.pop()
         size = request.tokens.size
         self.state[slot] = RUNNING
@@ -53,7 +53,8 @@ class Slots:
         self.tokenizer[slot] = request.tokenizer
         self.prompt_len[slot] = request.prompt_len
         self.length[slot] = self.target[slot] = size
-        self.planned[slot] = self.last_step[slot] = 0
+        self.planned[slot] = cached
+        self.last_step[slot] = 0
         self.limit[slot] = limit
         self.history[slot, :size] = request.tokens
         self._set_ends(slot, request.end_ids)
@@ -96,7 +97,7 @@ class Slots:
         return self.history[slot, : self.length[slot]].copy()
 
     def check(self, run_ahead: int) -> None:
-        """Raises InvariantError. `run_ahead`: plans that may be in flight."""
+        """Raises InvariantError. `run_ahead`: plans in flight at most."""
         running = self.state == RUNNING
         facts = {
             "free slots do not add up": np.array_equal(np.sort(self._free), np.flatnonzero(self.state == FREE)),
@@ -107,7 +108,7 @@ class Slots:
             ),
             "a row that does not run decodes": not (self.decoding & ~running).any(),
             "a row is longer than its limit": not (running & ((self.length >= self.limit) | (self.planned >= self.limit))).any(),
-            "a row is planned too far ahead": not (running & (self.planned > self.length + run_ahead)).any(),
+            "a row is planned too far ahead": not (running & (self.planned >= self.length + run_ahead)).any(),
             "a row decodes before its prefill": np.array_equal(self.decoding, running & (self.planned >= self.target)),
         }
         problems = [sentence for sentence, holds in facts.items() if not holds]
