@@ -22,7 +22,7 @@ from scheduler.policy import Policy
 from scheduler.requests import WAITING, Request, misfit, objection, read_admit
 from scheduler.session import InFlight, Session
 from scheduler.shares import Shares
-from scheduler.slots import Slots
+from scheduler.slots import Places, Slots
 from scheduler.suspects import Suspects
 from scheduler.tally import Tally
 from scheduler.throughput import Throughput
@@ -315,39 +315,47 @@ class Engine:
 
     def _deliver(self, session: Session, sampled: Sampled) -> None:
         """Count, finish and send the tokens of rows that have not ended meanwhile."""
-        place = np.flatnonzero(session.slots.decoding[sampled.slots])
+        slots = session.slots
+        rows, token, status = sampled.slots.astype(np.intp), sampled.token, sampled.status
+        alive = slots.decoding[rows]
+        place = np.flatnonzero(alive)
         if not place.size:
             return
-        rows, token, status = sampled.slots[place], sampled.token[place], sampled.status[place]
-        slots = session.slots
-        fresh = rows if not status.any() else rows[status == OK]
-        slots.history[fresh, slots.length[fresh]] = token if fresh is rows else token[status == OK]
-        index = slots.length[rows] - slots.prompt_len[rows]
-        slots.length[fresh] += 1
-        session.grown(fresh)
+        if place.size < rows.size:
+            rows, token, status = rows[place], token[place], status[place]
+        good = status == OK
+        failed = not good.all()
+        length = slots.length[rows]
+        fresh = rows[good] if failed else rows
+        slots.history[fresh, length[good] if failed else length] = token[good] if failed else token
+        length += good
+        slots.length[rows] = length
+        session.grown(rows, length)
         if len(self._shares) > 1:
             self._charge(session, fresh)
-        finish = finish_of(slots, rows, token, status)
+        finish = finish_of(slots, rows, length, token, status)
         self.tally.add("generation_tokens", fresh.size)
+        index = length - slots.prompt_len[rows] - good
         delivery = Delivery(place, slots.tokenizer[rows], slots.key[rows], token, finish, index, status, self._cached(slots, rows, index))
         self._send(delivery, sampled.logprobs, sampled.slots.size)
         if self._suspects:
             self._suspects.clear(slots.key[fresh].tolist())
-        for slot in rows[status != OK].tolist():
-            session.pool.forget(slot)
+        if failed:
+            for slot in rows[~good].tolist():
+                session.pool.forget(slot)
         for done in np.flatnonzero(finish).tolist():
             self._end(self._live[int(delivery.key[done])], COUNTER_OF[int(finish[done])])
 
-    def _charge(self, session: Session, rows: I32) -> None:
+    def _charge(self, session: Session, rows: Places) -> None:
         """Each of `rows` costs its tenant a token."""
         tenants = Counter(request.tenant for slot in rows.tolist() if (request := session.slots.requests[slot]) is not None)
         for tenant, tokens in tenants.items():
             self._shares.charge(tenant, tokens)
 
-    def _cached(self, slots: Slots, rows: I32, index: I32) -> dict[int, int]:
-        """Prompt tokens that were cached, of the rows whose first token this is."""
+    def _cached(self, slots: Slots, rows: Places, index: I32) -> dict[int, int]:
+        """Prompt tokens that were cached before the request came, of the rows whose first token this is: further choices have none."""
         first = [slots.requests[slot] for slot in rows[index == 0].tolist()]
-        return {request.key: request.cached for request in first if request is not None and request.cached}
+        return {request.key: request.cached for request in first if request is not None and request.cached and request.leader is None}
 
     def _send(self, delivery: Delivery, logprobs: Logprobs | None, rows: int) -> None:
         for number, message in delivery.messages(logprobs, rows):

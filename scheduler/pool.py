@@ -103,7 +103,7 @@ class Pool:
         self._node[slot] = node
         self._settle(np.full(len(nodes), slot), np.arange(first, stop), blocks, nodes, np.full(len(nodes), step))
 
-    def enter_next(self, rows: I32, history: I32, steps: I64) -> None:
+    def enter_next(self, rows: NDArray[np.intp], history: I32, steps: I64) -> None:
         """Enter one block more of each of `rows`, which is complete since plan `steps`, one for each. `history` [slots, context]."""
         depth = self._depth[rows]
         tokens = history[rows[:, None], (depth * self._size)[:, None] + self._offsets].tobytes()

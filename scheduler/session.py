@@ -18,10 +18,10 @@ from scheduler.headroom import Headroom
 from scheduler.plan import Chunk, Composition, admissions, appends, copies, prefills
 from scheduler.pool import Pool
 from scheduler.requests import WAITING, Request
-from scheduler.slots import RUNNING, Slots
+from scheduler.slots import RUNNING, Places, Slots
 from scheduler.tally import Tally
 from scheduler.waiting import seniority
-from transport.columns import I32
+from transport.columns import I32, pack_slots
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,8 +202,8 @@ class Session:
     def seal(self, composition: Composition, now: float) -> StepPlan:
         """Number the composed step and put it in flight."""
         self._step += 1
-        decode = composition.decode.tobytes()
-        sampled = np.asarray([chunk.slot for chunk in composition.chunks if chunk.last], dtype=np.int32).tobytes() + decode
+        decode = pack_slots(composition.decode)
+        sampled = np.asarray([chunk.slot for chunk in composition.chunks if chunk.last], dtype=np.int32).tobytes() + composition.decode.tobytes()
         touched = np.concatenate([np.asarray([chunk.slot for chunk in composition.chunks], dtype=np.int32), composition.decode])
         self.slots.last_step[touched] = self._step
         prefill = sum(chunk.count for chunk in composition.chunks)
@@ -230,9 +230,9 @@ class Session:
         self._released += self.slots.retire(done.step)
         return done
 
-    def grown(self, rows: I32) -> None:
-        """`rows` have one more token: blocks of theirs that are complete by that go into the prefix tree."""
-        complete = rows[self.slots.length[rows] > self.pool.due[rows]]
+    def grown(self, rows: Places, length: I32) -> None:
+        """`rows` have `length` tokens now: blocks of theirs that are complete by that go into the prefix tree."""
+        complete = rows[length > self.pool.due[rows]]
         if complete.size:
             self.pool.enter_next(complete, self.slots.history, self.slots.last_step[complete])
 

@@ -9,6 +9,7 @@ from scheduler.geometry import Geometry
 from scheduler.requests import Request
 from transport.columns import I32, I64
 
+Places = NDArray[np.intp]
 FREE, RUNNING, RETIRING = 0, 1, 2
 NO_TOKEN = -1
 
@@ -19,7 +20,7 @@ class Slots:
     `length`: tokens known. `target`: tokens to prefill before the first sample. `planned`: positions whose KV the plans sent so far compute.
     `limit`: length at which the row ends. `decoding`: the last prefill chunk has been planned and the row has not ended.
     `last_step`: the last plan that touches the row. `history` [slots, context]: the tokens themselves (pages never written cost no memory).
-    `ends` [slots, width]: end tokens, padded with NO_TOKEN.
+    `ends` [width, slots]: end tokens, padded with NO_TOKEN; no row has had more than `most_ends`.
     """
 
     def __init__(self, geometry: Geometry) -> None:
@@ -35,7 +36,8 @@ class Slots:
         self.limit: I32 = np.zeros(number, dtype=np.int32)
         self.last_step: I64 = np.zeros(number, dtype=np.int64)
         self.history: I32 = np.empty((number, geometry.context), dtype=np.int32)
-        self.ends: I32 = np.full((number, 4), NO_TOKEN, dtype=np.int32)
+        self.ends: I32 = np.full((4, number), NO_TOKEN, dtype=np.int32)
+        self.most_ends = 0
         self.requests: list[Request | None] = [None] * number
         self._free = list(range(number - 1, -1, -1))
         self._retiring: Epochs[int] = Epochs()
@@ -63,13 +65,14 @@ class Slots:
         return slot
 
     def _set_ends(self, slot: int, end_ids: list[int]) -> None:
-        width = self.ends.shape[1]
+        width, number = self.ends.shape
+        self.most_ends = max(self.most_ends, len(end_ids))
         if len(end_ids) > width:
-            wider = np.full((self.ends.shape[0], max(len(end_ids), 2 * width)), NO_TOKEN, dtype=np.int32)
-            wider[:, :width] = self.ends
+            wider = np.full((max(len(end_ids), 2 * width), number), NO_TOKEN, dtype=np.int32)
+            wider[:width] = self.ends
             self.ends = wider
-        self.ends[slot] = NO_TOKEN
-        self.ends[slot, : len(end_ids)] = end_ids
+        self.ends[:, slot] = NO_TOKEN
+        self.ends[: len(end_ids), slot] = end_ids
 
     def end(self, slot: int) -> list[int]:
         """The row has ended: nothing more is planned or delivered for it. Returns [slot] when it is free at once, else []."""

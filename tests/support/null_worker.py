@@ -21,7 +21,7 @@ from messages.plan import Admissions, Attach, Copies, Prefills, Shutdown, StepPl
 from messages.result import NON_FINITE, OK, Attached, FromWorker, StepFailed, StepResult, WorkerReady
 from messages.tokens import FINISH_END_TOKEN, FINISH_ERROR, FINISH_LENGTH, LogprobColumns
 from tests.support.null_memory import CELL_BYTES, Memory, Row, cells
-from transport.columns import pack_f32, pack_i32, pack_u8, view_f32, view_i32, view_i64, view_u8
+from transport.columns import pack_f32, pack_i32, pack_u8, view_f32, view_i32, view_i64, view_slots, view_u8
 
 POISON_SEED_MARK = 1 << 40
 """A seed with this bit gets non-finite logits at the length in its lowest 10 bits."""
@@ -331,7 +331,7 @@ class NullWorker:
             memory.space[block] = row.space
 
     def _decode_rows(self, plan: StepPlan) -> list[int]:
-        rows: NDArray[np.int32] = self._decode if plan.decode is None else view_i32(plan.decode)
+        rows: NDArray[np.int32] = self._decode if plan.decode is None else view_slots(plan.decode)
         require(plan.decode is None or rows.size == 0 or not np.array_equal(rows, self._decode), "the same decode rows sent again")
         self._decode = rows
         slots = [int(slot) for slot in rows]
