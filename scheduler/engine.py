@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 
 from messages.admit import Abort, Admit, FromTokenizerProc
+from messages.explain import Explain
 from messages.plan import Attach
 from messages.result import OK, Attached, FromWorker, StepFailed, StepResult, WorkerReady
 from messages.text import Problem
@@ -15,6 +16,7 @@ from messages.tokens import FINISH_END_TOKEN, FINISH_ERROR, FINISH_LENGTH, Refus
 from scheduler.args import SchedulerArgs
 from scheduler.delivery import Delivery, Logprobs, Sampled, failure, read_result
 from scheduler.errors import ContractError, InvariantError
+from scheduler.explain import Scene, explain
 from scheduler.finish import finish_of
 from scheduler.geometry import Geometry, geometry_of
 from scheduler.pace import Pace
@@ -82,6 +84,8 @@ class Engine:
                 self._on_attached(message, now)
             case StepFailed():
                 self._on_failed(message)
+            case _:
+                self._on_explain(message)
 
     def advance(self, now: float) -> None:
         """Compose and send plans as far as the run-ahead allows."""
@@ -264,6 +268,12 @@ class Engine:
         if leader is not None:
             return leader.salt
         return str(self._arrivals) if len(admit.keys) > 1 else None
+
+    def _on_explain(self, question: Explain) -> None:
+        if question.tokenizer not in self._tokenizers:
+            raise ContractError(f"a question from an unknown tokenizer {question.tokenizer[:80]!r}")
+        scene = Scene(self._live, self._waiting, self.session, self._throughput, self.blocked, self.tally.generated_per_sequence)
+        self._out.append((question.tokenizer, explain(question, scene)))
 
     def _cancel(self, keys: list[int], counter: str) -> None:
         for key in keys:

@@ -1,6 +1,7 @@
 """Where sequences are and what they wait for, read from the engine's state. Nothing is changed."""
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from messages.explain import BLOCKS, DECODE, PREFILL, TURN, WAITING, WORKER, Explain, Explained, Standing
@@ -8,7 +9,9 @@ from scheduler.requests import WAITING as IN_LINE
 from scheduler.requests import Request
 from scheduler.session import Session
 from scheduler.throughput import Throughput
-from scheduler.waiting import Waiting
+from scheduler.waiting import Waiting, seniority
+
+Ahead = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -28,27 +31,50 @@ class Scene:
 
 def explain(question: Explain, scene: Scene) -> Explained:
     """The standings of those keys that are live."""
-    requests = (request for key in question.keys if (request := scene.live.get(key)) is not None)
-    return Explained(key=question.key, frontend=question.frontend, standings=list(_standings(requests, scene)))
+    requests = [request for key in question.keys if (request := scene.live.get(key)) is not None]
+    line = ahead(scene.waiting.all()) if any(request.slot == IN_LINE for request in requests) else {}
+    return Explained(key=question.key, frontend=question.frontend, standings=_standings(requests, line, scene))
 
 
-def _standings(requests: Iterable[Request], scene: Scene) -> Iterable[Standing]:
+def ahead(waiting: list[Request]) -> dict[int, Ahead]:
+    """By key: how many are likely to be admitted before a waiting request, and their tokens.
+
+    Those that return come first, then of each tenant as many as of its own; so the first requests of all tenants have nobody ahead.
+    """
+    turns: dict[int, list[Request]] = {}
+    next_turn: Counter[str | None] = Counter({None: -sum(request.ran for request in waiting)})
+    for request in sorted(waiting, key=seniority):
+        line = None if request.ran else request.tenant
+        turns.setdefault(next_turn[line], []).append(request)
+        next_turn[line] += 1
+    found: dict[int, Ahead] = {}
+    number = tokens = 0
+    for turn in sorted(turns):
+        found |= {request.key: (number, tokens) for request in turns[turn]}
+        number += len(turns[turn])
+        tokens += sum(request.tokens.size for request in turns[turn])
+    return found
+
+
+def _standings(requests: list[Request], line: Mapping[int, Ahead], scene: Scene) -> list[Standing]:
     session = scene.session
     if session is None:
-        return (_in_line(request, scene.waiting.place(request), WORKER, None) for request in requests)
+        return [_in_line(request, 1 + line[request.key][0], WORKER, None) for request in requests]
     slots = session.slots
     unfinished = sum(int(slots.target[slot] - slots.planned[slot]) for slot in session.prefilling)
-    return (
-        _waiting(request, scene, session, unfinished) if request.slot == IN_LINE else _running(request, scene.throughput, session, unfinished)
+    return [
+        _waiting(request, line[request.key], scene, session, unfinished)
+        if request.slot == IN_LINE
+        else _running(request, scene.throughput, session, unfinished)
         for request in requests
-    )
+    ]
 
 
-def _waiting(request: Request, scene: Scene, session: Session, unfinished: int) -> Standing:
+def _waiting(request: Request, before: Ahead, scene: Scene, session: Session, unfinished: int) -> Standing:
     """The prediction: all tokens to compute before its first one, and those of the sequences that must end to make room for it."""
-    place = scene.waiting.place(request)
+    place = 1 + before[0]
     endings = place if scene.blocked == BLOCKS else max(0, place - session.slots.free)
-    work = unfinished + scene.waiting.work_ahead(request) + request.tokens.size + endings * scene.per_sequence
+    work = unfinished + before[1] + request.tokens.size + endings * scene.per_sequence
     return _in_line(request, place, (place == 1 and scene.blocked) or TURN, scene.throughput.seconds_for(work))
 
 

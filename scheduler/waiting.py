@@ -1,7 +1,7 @@
 """The waiting line: returning rows first, then tenants in fair turns, each by aged priority and cache hits."""
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from scheduler.errors import InvariantError
 from scheduler.requests import WAITING, Request
@@ -93,25 +93,6 @@ class Waiting:
 
     def _index(self, line: list[Entry], request: Request) -> int:
         return bisect_left(line, (request.score, request.order))
-
-    def ahead(self, request: Request) -> Iterator[Request]:
-        """Requests that are likely to be admitted before a waiting one: all that return, and of each tenant as many as of its own."""
-        line = self._line(request)
-        index = self._index(line, request)
-        if not request.ran:
-            yield from (entry[2] for entry in self._returning)
-            for other in self._lines.values():
-                if other is not line:
-                    yield from (entry[2] for entry in other[: index + 1])
-        yield from (entry[2] for entry in line[:index])
-
-    def place(self, request: Request) -> int:
-        """1 for who is next."""
-        return 1 + sum(1 for _ in self.ahead(request))
-
-    def work_ahead(self, request: Request) -> int:
-        """Tokens to compute before a waiting request begins."""
-        return sum(other.tokens.size for other in self.ahead(request))
 
     def all(self) -> list[Request]:
         """Every waiting request, in order of arrival."""

@@ -17,7 +17,7 @@ from messages.admit import Abort, Admit
 from messages.cluster import LOADING, READY, STALLED, STOPPING, ClusterState, ProcessReport, ProcessState
 from messages.plan import ToWorker
 from messages.sampling import SamplingParams
-from messages.tokens import FINISH_ERROR, FromScheduler
+from messages.tokens import FINISH_ERROR, FromScheduler, Refused, Tokens
 from tests.support.null_worker import NullWorker, reference
 from tests.support.scheduler_bench import Client, arguments, attached, prompt_of
 from transport.columns import pack_i32
@@ -65,6 +65,7 @@ class Neighbours:
             self.scheduler.send(self.worker.deliver())
         for name, inbox in self._tokenizers.items():
             for answer in inbox.drain():
+                assert isinstance(answer, Tokens | Refused)
                 self.clients[name].receive(answer)
         self.reports += self._supervisor.drain()
 

@@ -18,7 +18,6 @@ from messages.plan import Attach, Shutdown, StepPlan
 from messages.result import Attached, FromWorker, StepFailed, StepResult, WorkerReady
 from tests.support.engines import tokens_of, worker_args
 from tests.support.plans import Planner, Row
-from transport.columns import pack_i32
 from transport.lifetime import ARGUMENTS_VARIABLE
 from transport.sockets import Inbox, Outbox
 from worker.args import WorkerArgs

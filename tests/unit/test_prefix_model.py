@@ -6,13 +6,14 @@ The model finds hits by trying every length, children by looking at every key, a
 from dataclasses import dataclass
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from scheduler.prefix import Parent, PrefixTree
 from tests.support.null_worker import reference
-from tests.support.scheduler_bench import Bench, attached
+from tests.support.scheduler_bench import Bench, attached, prompt_of
 from transport.columns import I32, pack_i32
 
 BLOCKS = 24
@@ -165,7 +166,7 @@ class PrefixMachine(RuleBasedStateMachine):
         self.tree.release(np.asarray(user.blocks, dtype=np.int32), last)
         self._give([block for block in user.blocks if not self.refs[block] and block not in self.tree])
 
-    @precondition(lambda self: len(self.tree))
+    @precondition(lambda self: len(self.tree) > 0)
     @rule(most=st.integers(0, 5))
     def evict(self, most: int) -> None:
         self._give(self._evict(most))
@@ -223,6 +224,42 @@ TestPrefixMachine.settings = settings(
 )
 
 
+def steps(prompt: int, total: int, chunk: int) -> list[int]:
+    """Tokens computed after each step of a row that runs alone."""
+    return [*range(chunk, prompt, chunk), *range(prompt, total + 1)]
+
+
+class OneByOne:
+    """What becomes of a pool of `blocks` when requests run one after the other, a plan at a time."""
+
+    def __init__(self, blocks: int, block_size: int, chunk: int) -> None:
+        self.model = Model(block_size)
+        self.blocks, self.chunk = blocks, chunk
+        self.evicted: list[int] = []
+
+    def run(self, salt: str, prompt: list[int], computed: tuple[int, ...]) -> int:
+        """A request whose row comes to hold `computed`; returns its hit in tokens."""
+        model, size = self.model, self.model.size
+        path = model.path(salt, tuple(prompt[:-1]))
+        used = {(salt, computed[: (depth + 1) * size]) for depth in range(len(path))}
+        for name in used:
+            model.entries[name].users = 1
+        hit, private, table = len(path) * size, 0, len(path)
+        for end in (hit + step for step in steps(len(prompt) - hit, len(computed) - hit, self.chunk)):
+            lacking = -(-end // size) - table
+            self.evicted += model.evict(lacking - (self.blocks - len(model.entries) - private))
+            table, private = table + lacking, private + lacking
+            for complete in range((len(used) + 1) * size, end + 1, size):
+                name = (salt, computed[:complete])
+                model.entries.setdefault(name, Entry(0)).users = 1
+                used.add(name)
+                private -= 1  # it is in the tree now, or was there before and this copy is given up
+        model.ticks += 1
+        for name in used:
+            model.entries[name].users, model.entries[name].unused_since = 0, model.ticks
+        return hit
+
+
 REQUESTS = st.lists(st.tuples(SALTS, st.lists(st.integers(0, 1), min_size=1, max_size=14), st.integers(1, 8)), min_size=1, max_size=25)
 
 
@@ -234,24 +271,58 @@ def test_requests_one_by_one_hit_and_evict_as_the_model_says(
     """Through the whole scheduler, with one slot: cached tokens of every answer, blocks evicted, blocks kept."""
     bench = Bench(attached(blocks, block_size, slots=1, width=24, vocab=2), run_ahead=1, chunk_tokens=chunk)
     context = min(40, blocks * block_size)
-    model = Model(block_size)
-    hits = evicted = 0
+    model = OneByOne(blocks, block_size, chunk)
+    hits = 0
     for salt, prompt, max_tokens in requests:
         prompt = prompt[: context - 1]
         [key] = bench.admit(prompt, max_tokens, cache_salt=salt)
         bench.settle()
-        tokens = tuple(prompt + reference(key, prompt, max_tokens, [], context, 2)[0])[:-1]  # the last one is never fed
-        path = model.path(salt, tuple(prompt[:-1]))
-        for entry in path:
-            entry.users += 1
-        lacking = -(-len(tokens) // block_size) - len(path) - (blocks - len(model.entries))
-        evicted += len(model.evict(lacking))
-        model.ticks += 1
-        for end in range(block_size, len(tokens) + 1, block_size):
-            entry = model.entries.setdefault((salt, tokens[:end]), Entry(-1))
-            entry.users, entry.unused_since = 0, model.ticks
-        hits += len(path) * block_size
-        assert bench.clients["tokenizer0"].cached.get(key, 0) == len(path) * block_size
-        assert bench.engine.tally.counts["prefix_hits"] == hits
-        assert bench.engine.tally.counts["evicted_blocks"] == evicted
-        assert bench.engine.gauges()["blocks_cached"] == len(model.entries)
+        answer = reference(key, prompt, max_tokens, [], context, 2)[0]
+        hit = model.run(salt, prompt, (*prompt, *answer[:-1]))  # the last token is never fed
+        hits += hit
+        counts = bench.engine.tally.counts
+        assert bench.clients["tokenizer0"].cached.get(key, 0) == hit
+        assert (counts["prefix_hits"], counts["evicted_blocks"]) == (hits, len(model.evicted))
+        assert bench.engine.gauges()["blocks_cached"] == len(model.model.entries)
+
+
+ARRIVALS = st.lists(st.tuples(st.integers(0, 2), st.integers(1, 30), st.integers(1, 3), st.integers(0, 3)), min_size=2, max_size=12)
+
+
+@settings(max_examples=100, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+@given(block_size=st.sampled_from([1, 2, 4, 16]), chunk=st.integers(1, 40), ahead=st.integers(1, 3), slots=st.integers(1, 6), arrivals=ARRIVALS)
+def test_no_block_of_a_prompt_is_computed_twice(
+    block_size: int, chunk: int, ahead: int, slots: int, arrivals: list[tuple[int, int, int, int]]
+) -> None:
+    """In a pool that is large enough, whenever requests come: not in the same step, not by rows that run, not after them.
+
+    Only the block of a prompt's last token may be, as something is left to compute; within one request not even that, but for its last token.
+    """
+    bench = Bench(attached(1000, block_size, slots, width=40, step_tokens=40), run_ahead=ahead, chunk_tokens=chunk)
+    known: set[tuple[int, ...]] = set()
+    due = 0
+    for opening, length, n, steps_later in arrivals:
+        prompt = prompt_of(length, opening)
+        bench.admit(prompt, 1, n=n)
+        whole = [tuple(prompt[:end]) for end in range(block_size, length + 1, block_size)]
+        last = (length - 1) // block_size
+        due += block_size * len([block for block in whole[:last] if block not in known]) + length - last * block_size
+        due += (n - 1) * (length - last * block_size)
+        known.update(whole)
+        for _ in range(steps_later):
+            bench.step()
+    bench.settle()
+    assert bench.worker.computed <= due
+
+
+@pytest.mark.parametrize("length", [1, 5, 6, 7, 8, 9, 12, 13])
+@pytest.mark.parametrize("cache", [True, False], ids=["cache", "alone"])
+def test_choices_compute_their_prompt_once_and_its_last_token_each(length: int, cache: bool) -> None:
+    """Of prompts longer than a block; a shorter one is computed at once by all choices, which is sooner than to wait for the first."""
+    bench = Bench(attached(blocks=40, block_size=4, slots=4, step_tokens=40), chunk_tokens=40, prefix_cache=cache)
+    keys = bench.admit(prompt_of(length), 8, n=4)
+    bench.settle()
+    assert bench.worker.computed == length + 3
+    assert bench.worker.copies == (3 if (length - 1) % 4 else 0)
+    assert bench.clients["tokenizer0"].cached == {}, "nothing was there before the request came"
+    assert sorted(bench.clients["tokenizer0"].finish) == keys

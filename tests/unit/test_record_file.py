@@ -150,7 +150,7 @@ def test_the_cost_of_a_step_of_256_rows(tokens: bool, tmp_path: Path) -> None:
     slots, ones = pack_i32(range(256)), pack_i32([1] * 256)
     chunks = Prefills(slot=slots, start=bytes(1024), count=ones, sample=b"\1" * 256, tokens=ones)
     recorder.planned(StepPlan(session=1, step=1, prefill=chunks))
-    recorder.planned(StepPlan(session=1, step=2, decode=slots))
+    recorder.planned(StepPlan(session=1, step=2, decode=b"\xff" * 32))
     result = StepResult(session=1, step=1, slot=slots, token=slots, status=bytes(256))
     plan = StepPlan(session=1, step=3, decode=None)
     costs = []

@@ -4,6 +4,7 @@ import pytest
 
 from messages.explain import Explain, Explained, Standing
 from scheduler.errors import ContractError
+from scheduler.explain import ahead
 from tests.support.scheduler_bench import Bench, attached, prompt_of
 
 
@@ -149,3 +150,13 @@ def test_preempted_sequences_wait_again_with_their_tokens() -> None:
         if not bench.step():
             break
     assert seen == {"preempted", "came back"}
+
+
+def test_who_is_ahead_among_tenants_and_those_that_return() -> None:
+    bench = Bench(start=False)
+    keys = [key for number in range(5) for key in bench.admit(prompt_of(2 + number, number))]
+    requests = [bench.engine._live[key] for key in keys]
+    for request, tenant, ran in zip(requests, ["a", "a", "b", "b", "b"], [False, False, False, True, True], strict=True):
+        request.tenant, request.ran = tenant, ran
+    assert [ahead(requests)[key] for key in keys] == [(2, 11), (4, 17), (2, 11), (0, 0), (1, 5)]
+    assert ahead([]) == {}

@@ -91,6 +91,11 @@ def session_of(bench: Bench) -> Session:
     return bench.engine.session
 
 
+def test_a_row_without_its_request_is_a_broken_invariant() -> None:
+    with pytest.raises(InvariantError):
+        session_of(Bench())._request(0)
+
+
 def lose_block(bench: Bench) -> None:
     session_of(bench).pool.blocks.free -= 1
 
