@@ -16,7 +16,7 @@ Commands = argparse._SubParsersAction  # argparse has no public name for what ad
 def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit code: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
     arguments = sys.argv[1:] if argv is None else argv
-    args = build_parser(with_bench=arguments[:1] == ["bench"]).parse_args(arguments)
+    args = build_parser("".join(arguments[:1])).parse_args(arguments)
     try:
         return int(getattr(importlib.import_module(args.module), args.function)(args))
     except LauncherError as error:
@@ -30,8 +30,8 @@ def main(argv: list[str] | None = None) -> int:
         return 1
 
 
-def build_parser(with_bench: bool = True) -> argparse.ArgumentParser:
-    """All commands and options. `with_bench` imports the load generators for their options."""
+def build_parser(command: str | None = None) -> argparse.ArgumentParser:
+    """All commands. Options of `bench` and `simulate`, whose modules are slow to import, only for that `command`, or for None."""
     parser = argparse.ArgumentParser(prog=program(), description="Serve a language model over an OpenAI-compatible HTTP API.")
     parser.add_argument("--version", action="version", version=f"pagewire {VERSION}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
@@ -42,13 +42,14 @@ def build_parser(with_bench: bool = True) -> argparse.ArgumentParser:
     doctor = _command(commands, "doctor", "launcher.doctor", "check this machine: what is here, what is missing, what to do")
     doctor.add_argument("--json", action="store_true", help="machine-readable report")
     simulate = _command(commands, "simulate", "launcher.simulate", "run the scheduler on a virtual clock: a workload, or a recording of a cluster")
-    importlib.import_module("launcher.simulate").add_arguments(simulate)
+    if command in (None, "simulate"):
+        importlib.import_module("launcher.simulate").add_arguments(simulate)
     measure = commands.add_parser("bench", help="measure a running cluster, or the scheduler")
     bench = measure.add_subparsers(title="actions", required=True, metavar="ACTION")
     serve = _command(bench, "serve", "launcher.bench", "generate load, closed or open loop: throughput, time to first token, time between tokens")
     talk = _command(bench, "chat", "launcher.bench_chat", "users who chat over several turns: what the prefix cache saves")
     scheduler = _command(bench, "scheduler", "launcher.bench_scheduler", "CPU time of the scheduler's steps, without a cluster")
-    if with_bench:
+    if command in (None, "bench"):
         importlib.import_module("launcher.bench").add_arguments(serve)
         importlib.import_module("launcher.bench_scheduler").add_arguments(scheduler)
         importlib.import_module("launcher.bench_chat").add_arguments(talk)

@@ -15,13 +15,14 @@ from messages.text import Problem
 from messages.tokens import FINISH_END_TOKEN, FINISH_ERROR, FINISH_LENGTH, Refused
 from scheduler.args import SchedulerArgs
 from scheduler.delivery import Delivery, Logprobs, Sampled, failure, read_result
+from scheduler.door import Door
 from scheduler.errors import ContractError, InvariantError
 from scheduler.explain import Scene, explain
 from scheduler.finish import finish_of
 from scheduler.geometry import Geometry, geometry_of
 from scheduler.pace import Pace
 from scheduler.policy import Policy
-from scheduler.requests import WAITING, Request, misfit, objection, read_admit
+from scheduler.requests import WAITING, Request, misfit, read_admit, salt_of
 from scheduler.session import InFlight, Session
 from scheduler.shares import Shares
 from scheduler.slots import Places, Slots
@@ -58,6 +59,7 @@ class Engine:
         self._policy = Policy(self._waiting, self._shares, self._pace)
         self._suspects = Suspects()
         self._throughput = Throughput()
+        self._door = Door(args, self._waiting, self.tally, self._throughput)
         self._closing: Problem | None = None
         self._arrivals = 0
         self._progress = 0.0
@@ -198,7 +200,7 @@ class Engine:
 
     def _on_admit(self, admit: Admit, now: float) -> None:
         tokens = read_admit(admit, self._tokenizers)
-        problem = self._objection(admit, tokens)
+        problem = self._closing or self._door.refusal(admit, tokens, self.session)
         leader: Request | None = None
         duplicate = Problem(status=409, code="duplicate_key", message="a sequence of this key is running")
         for key, seed in zip(admit.keys, admit.seeds, strict=True):
@@ -211,29 +213,6 @@ class Engine:
             if leader is None:
                 leader = request
                 self.tally.add("prompt_tokens", tokens.size)
-
-    def _objection(self, admit: Admit, tokens: I32) -> Problem | None:
-        problem = self._closing or objection(tokens, admit.max_tokens)
-        if problem is None and self.session is not None:
-            problem = misfit(tokens, self.session.geometry)
-        return problem or self._queue_full(len(admit.keys), tokens.size * len(admit.keys))
-
-    def _queue_full(self, sequences: int, tokens: int) -> Problem | None:
-        """The caps of the waiting line; into an empty line a request of any size may go, or it could never be served.
-
-        As many sequences as there are free slots are on their way out of the line and do not count.
-        """
-        waiting = self._waiting
-        leaving = 0 if self.session is None else self.session.slots.free
-        if not waiting or (len(waiting) + sequences <= self._args.max_queue + leaving and waiting.tokens + tokens <= self._args.max_queue_tokens):
-            return None
-        work = waiting.tokens + len(waiting) * self.tally.generated_per_sequence
-        return Problem(
-            status=429,
-            code="queue_full",
-            message=f"{len(waiting)} sequences with {waiting.tokens} prompt tokens are waiting; try again later",
-            retry_after=self._throughput.retry_after(work),
-        )
 
     def _accept(self, admit: Admit, key: int, seed: int, tokens: I32, leader: Request | None, now: float) -> Request:
         self._arrivals += 1
@@ -251,7 +230,7 @@ class Engine:
             arrived=now,
             priority=admit.priority,
             tenant=admit.tenant,
-            salt=self._salt(admit, leader),
+            salt=salt_of(admit, leader, self._arrivals, self._args.prefix_cache),
             fitted=self.session is not None,
             leader=leader,
         )
@@ -260,14 +239,6 @@ class Engine:
         self._waiting.push(request)
         self.tally.add("accepted")
         return request
-
-    def _salt(self, admit: Admit, leader: Request | None) -> str | None:
-        """Requests of one salt share prefixes. Without the cache only the choices of one prompt do."""
-        if self._args.prefix_cache:
-            return f"{len(admit.tenant)}:{admit.tenant}{admit.cache_salt}"
-        if leader is not None:
-            return leader.salt
-        return str(self._arrivals) if len(admit.keys) > 1 else None
 
     def _on_explain(self, question: Explain) -> None:
         if question.tokenizer not in self._tokenizers:

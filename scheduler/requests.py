@@ -63,6 +63,15 @@ def read_admit(admit: Admit, tokenizers: dict[str, int]) -> I32:
         raise ContractError(f"admit with a bad prompt column: {error}") from error
 
 
+def salt_of(admit: Admit, leader: Request | None, order: int, cache: bool) -> str | None:
+    """Requests of one salt share prefixes. Without the `cache` only the choices of one prompt do: `order` is that of the first."""
+    if cache:
+        return f"{len(admit.tenant)}:{admit.tenant}{admit.cache_salt}"
+    if leader is not None:
+        return leader.salt
+    return str(order) if len(admit.keys) > 1 else None
+
+
 def objection(tokens: I32, max_tokens: int | None) -> Problem | None:
     """What is wrong with a request whatever the worker, or None."""
     if tokens.size == 0:

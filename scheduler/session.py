@@ -38,7 +38,8 @@ class InFlight:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """Decode `rows` (ascending slots) with the table columns `grown` for them. `starved`: some row lacks a block, or was preempted for one."""
+    """Decode `rows` (ascending slots) with the table columns `grown` for them. `starved`: a row that decodes lacks a block, or has
+    one because another was preempted."""
 
     rows: I32
     grown: Columns | None
@@ -171,7 +172,7 @@ class Session:
             by_seniority = sorted(needy.tolist(), key=lambda slot: seniority(self._request(slot)))
             needy = np.sort(np.asarray(by_seniority[: blocks.free], dtype=np.int32))
             rows = rows[(self.slots.planned[rows] < blocks.capacity[rows]) | np.isin(rows, needy)]
-        return Ready(rows, blocks.grow(needy), preempted, starved or bool(preempted))
+        return Ready(rows, blocks.grow(needy), preempted, starved or bool(preempted and rows.size))
 
     def _needy(self) -> tuple[I32, I32]:
         """Rows that may decode, and those of them that need one more block for it."""

@@ -23,7 +23,7 @@ START_OPTIONS = {
 
 
 def command(*path: str) -> argparse.ArgumentParser:
-    parser = build_parser(with_bench=False)
+    parser = build_parser("")
     for name in path:
         parser = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction)).choices[name]
     return parser

@@ -194,3 +194,14 @@ def test_leaves_used_again_and_again_do_not_pile_up() -> None:
         bench.settle()
     assert bench.engine.session is not None
     assert len(bench.engine.session.pool.tree._leaves) < 100
+
+
+def test_when_every_decode_row_is_preempted_the_prompt_goes_on() -> None:
+    bench = Bench(attached(blocks=8, block_size=1, slots=2, width=50, context=8), run_ahead=1, chunk_tokens=2)
+    [low] = bench.admit(prompt_of(1), None)
+    bench.step()
+    [high] = bench.admit(prompt_of(5, 1), None, priority=1)
+    bench.settle()
+    assert bench.engine.idle
+    assert list(bench.clients["tokenizer0"].finish) == [high, low]
+    assert counts(bench)["preemptions"] > 0
