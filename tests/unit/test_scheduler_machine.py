@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 
+from messages.explain import MAX_KEYS, WAITING, Explain, Explained
 from messages.result import Attached
 from messages.sampling import SamplingParams
 from messages.text import Problem
@@ -29,7 +30,7 @@ from tests.support.null_worker import POISON_SEED_MARK, reference
 from tests.support.scheduler_bench import Bench, attached, prompt_of
 
 VOCAB, CONTEXT = 29, 40
-EXAMPLES = int(os.environ.get("PAGEWIRE_MACHINE_EXAMPLES", "120"))
+EXAMPLES = int(os.environ.get("PAGEWIRE_MACHINE_EXAMPLES", "140"))
 SEED = int(os.environ.get("PAGEWIRE_MACHINE_SEED", "1"))
 ROUND, RULES = 250, 100
 SPACES = [("", ""), ("", "pepper"), ("acme", ""), ("acme", "pepper")]
@@ -62,16 +63,16 @@ class SchedulerMachine(RuleBasedStateMachine):
     happened: ClassVar[Counter[str]] = Counter()
 
     @initialize(
-        blocks=st.integers(3, 24),
+        blocks=st.one_of(st.integers(3, 24), st.integers(3, 24), st.integers(25, 80)),
         block_size=st.sampled_from([1, 2, 4, 4, 16]),
-        slots=st.integers(1, 6),
+        slots=st.sampled_from([1, 2, 3, 4, 5, 6, 9, 20]),
         step_tokens=st.integers(1, 24),
         chunk=st.integers(1, 24),
         run_ahead=st.integers(1, 4),
         prefix_cache=st.sampled_from([True, True, True, False]),
         target_itl=st.sampled_from([None, None, 0.004, 0.05]),
-        max_queue=st.integers(1, 16),
-        max_queue_tokens=st.sampled_from([20, 200, 2000]),
+        max_queue=st.sampled_from([1, 8, 32, 64]),
+        max_queue_tokens=st.sampled_from([40, 2000, 2000]),
     )
     def start(
         self,
@@ -110,12 +111,12 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(dice=DICE)
     def admit(self, dice: int) -> None:
         chance = Random(dice)
-        opening, length = chance.choice(OPENINGS), chance.randrange(self.context)
+        opening, length = chance.choice(OPENINGS), int(self.context * chance.random() ** 2)
         prompt = opening[:length] + [chance.randrange(VOCAB) for _ in range(chance.randrange(4))] or [0]
         penalty = chance.choice([1.0, 1.0, 1.2])
         self._send(
             CONTEXT * prompt if chance.random() < 0.02 else prompt,
-            max_tokens=chance.choice([None, *range(1, 13)]),
+            max_tokens=chance.choice([None, None, 30, *range(1, 13)]),
             n=chance.choice([1, 1, 1, 2, 3, 4]),
             ends=chance.choice([[], [], [3], [1, 2, 5, 8, 13, 21]]),
             tokenizer=chance.choice(TOKENIZERS),
@@ -200,17 +201,20 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule()
     def plan(self) -> None:
         self.bench.plan()
+        assert self.bench.worker.pending or self.bench.engine.idle, "sequences wait for ever"
 
     @rule(times=st.integers(1, 6))
     def step(self, times: int) -> None:
         for _ in range(times):
-            self.bench.step()
+            self.plan()
+            self.bench.deliver()
 
     @rule(times=st.integers(1, 25))
     def run(self, times: int) -> None:
         for _ in range(times):
-            if not self.bench.step():
-                self.happened["idle"] += self.bench.engine.idle
+            self.plan()
+            if not self.bench.deliver():
+                self.happened["idle"] += 1
                 return
 
     @rule()
@@ -220,6 +224,24 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(seconds=st.integers(0, 30))
     def time_passes(self, seconds: int) -> None:
         self.bench.now += seconds
+
+    @precondition(lambda self: self.wanted)
+    @rule()
+    def explain(self) -> None:
+        """Of every live key, and of no other, it is said where it is."""
+        keys = list(self.wanted)[-MAX_KEYS:]
+        self.bench.engine.receive(Explain(key=1, frontend="frontend0", keys=keys, tokenizer="tokenizer0"), self.bench.now)
+        ((name, answer),) = self.bench.engine.take()
+        assert isinstance(answer, Explained)
+        assert (name, answer.key, answer.frontend) == ("tokenizer0", 1, "frontend0")
+        assert [standing.key for standing in answer.standings] == [key for key in keys if self._live(key)]
+        for standing in answer.standings:
+            want = self.wanted[standing.key]
+            known = len(self.bench.clients[want.tokenizer].tokens.get(standing.key, []))
+            assert (standing.prompt_tokens, standing.generated_tokens) == (len(want.prompt), known)
+            assert (standing.state == WAITING) == (standing.place is not None) == (standing.waits_for is not None)
+            assert 0 <= standing.computed_tokens <= len(want.prompt) + known + self.bench.args.run_ahead
+            assert standing.cached_tokens < len(want.prompt)
 
     # What goes wrong
 
@@ -253,7 +275,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         """A worker may come back with any memory that holds one sequence of the same length."""
         size = chance.choice([1, 2, 3, 4, 16])
         blocks = chance.randint(-(-self.context // size), 50)
-        return attached(blocks, size, chance.randint(1, 6), width=50, step_tokens=chance.randint(1, 24), context=self.context, vocab=VOCAB)
+        return attached(blocks, size, chance.randint(1, 12), width=50, step_tokens=chance.randint(1, 24), context=self.context, vocab=VOCAB)
 
     def _lose_tokenizer(self, name: str) -> None:
         self.bench.engine.tokenizer_lost(name)
