@@ -135,7 +135,10 @@ class Service:
         geometry = self._engine.geometry
         if geometry is not None and geometry != self._facts:
             self._facts = geometry
-            self._reporter.facts(context=geometry.context, blocks=geometry.blocks, block_size=geometry.block_size, slots=geometry.slots)
+            sizes = {"blocks": geometry.blocks, "block_size": geometry.block_size, "slots": geometry.slots}
+            self._reporter.facts(context=geometry.context, wanted_context=geometry.wanted, **sizes)
+            if geometry.context < geometry.wanted:
+                log.warning("the KV memory holds %d tokens: that is the context now, instead of %d", geometry.context, geometry.wanted)
             log.info("attached: context %d, %d blocks of %d, %d slots", geometry.context, geometry.blocks, geometry.block_size, geometry.slots)
         phase, detail = self._phase_now(now)
         if phase != self._phase:

@@ -83,7 +83,9 @@ def test_the_start_names_what_is_still_missing() -> None:
 
 def test_ready_text_fits_the_model_and_the_shell() -> None:
     options = ClusterOptions(model_path="/m", model_name="it's", host="::", port=8001)
-    chat = ready_text(options, state(process("scheduler", facts={"context": 64}), process("tokenizer0", facts={"chat": True})))
+    small = ready_text(options, state(process("scheduler", facts={"context": 64, "wanted_context": 2048})))
+    assert "context 64 tokens instead of 2048: the KV memory holds no more, see --kv-tokens)" in small
+    chat = ready_text(options, state(process("scheduler", facts={"context": 64, "wanted_context": 64}), process("tokenizer0", facts={"chat": True})))
     assert "Pagewire is ready at http://[::1]:8001 (model it's, context 64 tokens)" in chat
     assert "curl http://[::1]:8001/v1/chat/completions" in chat
     assert "it'\\''s" in chat
