@@ -33,8 +33,17 @@ lint: $(VENV)/.dev-installed
 types: $(VENV)/.dev-installed
 	$(BIN)/mypy .
 
+# The scheduler and the messages are tested under branch coverage, which must be whole; with PYTEST_ARGS there is one plain run.
+COVERING := $(filter-out %/test_scheduler_speed.py,$(wildcard $(addprefix tests/unit/test_,scheduler_*.py rec*.py replay.py prefix_model.py)))
+
 tests: $(VENV)/.dev-installed
+ifeq ($(PYTEST_ARGS),)
+	$(BIN)/coverage run -m pytest -m "not slow" $(COVERING)
+	$(BIN)/coverage report
+	$(BIN)/python -m pytest -m "not slow" $(addprefix --ignore=,$(COVERING))
+else
 	$(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS)
+endif
 
 tests-slow: $(VENV)/.dev-installed
 	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS) || test $$? -eq 5  # 5: none selected

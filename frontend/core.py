@@ -1,7 +1,7 @@
 """What every handler needs, in one value."""
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from aiohttp import web
 
@@ -10,6 +10,7 @@ from frontend.cluster import ClusterView
 from frontend.compression import IDENTITY, content_encoding, inflate
 from frontend.errors import ApiError, invalid, too_large
 from frontend.metrics import Metrics
+from frontend.register import Register
 from frontend.streams import Dispatcher
 
 BODY_SECONDS = 60.0
@@ -21,6 +22,7 @@ class Core:
     view: ClusterView
     metrics: Metrics
     dispatcher: Dispatcher
+    register: Register = field(default_factory=Register)
 
     def check_model(self, name: str | None) -> None:
         """A request without a model gets the served one. Raises ApiError 404 for any other name."""

@@ -5,7 +5,7 @@ import msgspec
 from messages.text import Problem
 
 INVALID_REQUEST = "invalid_request_error"
-_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error", 503: "service_unavailable_error"}
+_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error", 499: "cancelled_error", 503: "service_unavailable_error"}
 
 
 class ErrorDetail(msgspec.Struct):

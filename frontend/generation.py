@@ -1,7 +1,6 @@
 """From prompts to an HTTP response: starts the run, then streams it or waits for the whole. Shared by chat and completions."""
 
 import secrets
-import time
 from dataclasses import dataclass
 
 import msgspec
@@ -11,6 +10,8 @@ from frontend import bodies
 from frontend.answers import Answer, Piece, PromptTokensDetails, Usage
 from frontend.core import Core
 from frontend.errors import ApiError
+from frontend.middleware import REQUEST_ID
+from frontend.register import Entry
 from frontend.schema import GenerationRequest
 from frontend.streams import Event, Run
 from messages.request import Generate, Prompt
@@ -46,14 +47,18 @@ async def answer(core: Core, http: web.Request, job: Job, shapes: Answer) -> web
     """Run `job` to its end and answer `http`. Raises ApiError when it fails before anything was sent; cancels it when the client goes away."""
     job.request.check_stream_options()
     run = core.dispatcher.open()
+    name = shapes.id_prefix + secrets.token_hex(16)
+    entry = Entry(name, http[REQUEST_ID], http.path, job.request.stream, job.request.priority, run)
+    core.register.enter(entry)
     try:
         for prompt in job.prompts:
             run.generate(_message(core, job, prompt))
         if job.request.stream:
-            return await _Stream(core, http, job, shapes, run).send()
-        return await _whole(core, job, shapes, run)
+            return await _Stream(core, http, job, shapes, entry).send()
+        return await _whole(core, job, shapes, entry)
     finally:
         run.close()
+        core.register.leave(entry)
 
 
 def _message(core: Core, job: Job, prompt: Prompt) -> Generate:
@@ -68,6 +73,7 @@ def _message(core: Core, job: Job, prompt: Prompt) -> Generate:
         priority=request.priority,
         skip_special_tokens=request.skip_special_tokens,
         echo=job.echo,
+        cache_salt=request.cache_salt or "",
     )
 
 
@@ -76,7 +82,8 @@ def usage(run: Run) -> Usage:
     return Usage(prompt, completion, prompt + completion, PromptTokensDetails(run.cached_tokens))
 
 
-async def _whole(core: Core, job: Job, shapes: Answer, run: Run) -> web.Response:
+async def _whole(core: Core, job: Job, shapes: Answer, entry: Entry) -> web.Response:
+    run = entry.run
     pieces = [Piece("", []) for _ in range(len(job.prompts) * job.request.n)]
     texts: list[list[str]] = [[] for _ in pieces]
     while not run.done:
@@ -86,9 +93,9 @@ async def _whole(core: Core, job: Job, shapes: Answer, run: Run) -> web.Response
     for piece, parts in zip(pieces, texts, strict=True):
         piece.text = "".join(parts)
     body = WholeBody(
-        id=shapes.id_prefix + secrets.token_hex(16),
+        id=entry.id,
         object=shapes.whole_object,
-        created=int(time.time()),
+        created=entry.created,
         model=core.args.model_name,
         choices=[shapes.whole(index, piece) for index, piece in enumerate(pieces)],
         usage=usage(run),
@@ -105,16 +112,16 @@ def _extend(piece: Piece, message: TextDelta | Ended) -> None:
 class _Stream:
     """One server-sent event stream. The parts of a chunk that never change are encoded once."""
 
-    def __init__(self, core: Core, http: web.Request, job: Job, shapes: Answer, run: Run) -> None:
+    def __init__(self, core: Core, http: web.Request, job: Job, shapes: Answer, entry: Entry) -> None:
         self._http = http
-        self._run = run
+        self._run = entry.run
         self._shapes = shapes
         self._choices = len(job.prompts) * job.request.n
         self._with_usage = job.request.with_usage
         head = {
-            "id": shapes.id_prefix + secrets.token_hex(16),
+            "id": entry.id,
             "object": shapes.chunk_object,
-            "created": int(time.time()),
+            "created": entry.created,
             "model": core.args.model_name,
         }
         self._head = b"data: " + msgspec.json.encode(head)[:-1] + b',"choices":['

@@ -70,6 +70,6 @@ async def hint(core: Core, http: web.Request) -> web.Response:
     lines = (
         f"Pagewire {VERSION} serves {core.args.model_name}.",
         "The API is OpenAI's: POST /v1/chat/completions, POST /v1/completions, GET /v1/models.",
-        "See also /health, /metrics, /tokenize, /detokenize, /version.",
+        "See also /v1/requests, /health, /metrics, /tokenize, /detokenize, /version.",
     )
     return web.Response(text="\n".join(lines) + "\n")

@@ -3,7 +3,7 @@
 Counting rules. A *sequence* is one choice. It is started when the tokenizer accepted its prompt and ends exactly once in
 `request_success_total{finished_reason}`: stop, length, abort (the client went away) or error. Refused requests are never started and
 count in `requests_refused_total` only. A prompt counts once however many choices share it; tokens of aborted sequences count as far as
-they arrived.
+they arrived. The scheduler's numbers begin again at 0 when it restarts, as Prometheus expects of a counter.
 """
 
 from collections.abc import Iterable
@@ -75,19 +75,28 @@ class ClusterCollector(Collector):
 
     def collect(self) -> Iterable[Metric]:
         yield self._gauge("cluster_ready", "1 when requests are served.", float(self._view.reason() is None))
-        gauges: dict[str, float] = {}
-        for process in self._view.processes:
-            if process.name == "scheduler":
-                gauges = process.gauges
+        yield from self._scheduler()
+        yield from self._processes()
+
+    def _scheduler(self) -> Iterable[Metric]:
+        scheduler = next((process for process in self._view.processes if process.name == "scheduler"), None)
+        gauges = scheduler.gauges if scheduler else {}
+        counters = scheduler.counters if scheduler else {}
         yield self._gauge("num_requests_running", "Sequences being computed.", gauges.get("running", 0.0))
         yield self._gauge("num_requests_waiting", "Sequences in the queue.", gauges.get("waiting", 0.0))
-        usage = gauges.get("blocks_used", 0.0) / max(gauges.get("blocks", 0.0), 1.0)
-        yield self._gauge("kv_cache_usage_perc", "Share of KV blocks in use, 0 to 1.", usage)
-        yield from self._processes()
+        yield self._gauge("kv_cache_usage_perc", "Share of KV blocks that running sequences hold, 0 to 1.", kv_usage(gauges))
+        yield self._count("prefix_cache_queries", "Prompt tokens looked up in the prefix cache.", counters.get("prefix_queries", 0.0))
+        yield self._count("prefix_cache_hits", "Prompt tokens found in the prefix cache.", counters.get("prefix_hits", 0.0))
+        yield self._count("num_preemptions", "Sequences put back in the queue for want of KV blocks.", counters.get("preemptions", 0.0))
 
     def _gauge(self, name: str, help_text: str, value: float) -> Metric:
         family = GaugeMetricFamily(PREFIX + name, help_text, labels=["model_name"])
         family.add_metric([self._model], max(value, 0.0))
+        return family
+
+    def _count(self, name: str, help_text: str, value: float) -> Metric:
+        family = CounterMetricFamily(PREFIX + name, help_text, labels=["model_name"])
+        family.add_metric([self._model], value)
         return family
 
     def _processes(self) -> Iterable[Metric]:
@@ -99,6 +108,15 @@ class ClusterCollector(Collector):
             _add(gauges, process.name, process.gauges)
             _add(counters, process.name, process.counters)
         return (restarts, gauges, counters)
+
+
+def kv_usage(gauges: dict[str, float]) -> float:
+    """The share (0 to 1) of all KV blocks that running sequences hold, from the scheduler's gauges.
+
+    Blocks that are only cached can be evicted at once and those that retire are about to be free: neither counts as in use.
+    """
+    idle = sum(gauges.get(name, 0.0) for name in ("blocks_free", "blocks_cached", "blocks_retiring"))
+    return max(0.0, gauges.get("blocks", 0.0) - idle) / max(gauges.get("blocks", 0.0), 1.0)
 
 
 def _add(family: Any, process: str, numbers: dict[str, float]) -> None:

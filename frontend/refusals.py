@@ -56,7 +56,6 @@ _COMMON: dict[str, Neutral] = {
     "logits_processors": _only([]),
     "vllm_xargs": _only({}),
     "kv_transfer_params": _never,
-    "cache_salt": _never,
     "request_id": _never,
     "typical_p": _only(1),
     "structured_outputs": _never,

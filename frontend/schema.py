@@ -55,6 +55,7 @@ class GenerationRequest(msgspec.Struct, kw_only=True):
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
     priority: Annotated[int, msgspec.Meta(ge=-100, le=100)] = 0
+    cache_salt: Annotated[str, msgspec.Meta(min_length=1, max_length=256)] | None = None
 
     @property
     def with_usage(self) -> bool:

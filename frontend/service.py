@@ -9,6 +9,7 @@ from frontend.chat import chat_completions
 from frontend.completions import completions
 from frontend.core import Core
 from frontend.errors import ApiError
+from frontend.explain import cancel_request, list_requests, show_request
 from frontend.middleware import Boundary, Handler, add_headers
 from frontend.tokens import detokenize, tokenize
 
@@ -35,6 +36,9 @@ def make_app(core: Core) -> web.Application:
     routes.add_get("/health/startup", _plain(core, health.startup))
     routes.add_get("/v1/models", _when_ready(core, catalogue.list_models))
     routes.add_get("/v1/models/{id:.+}", _when_ready(core, catalogue.show_model))
+    routes.add_get("/v1/requests", _plain(core, list_requests))
+    routes.add_get("/v1/requests/{id:.+}", _plain(core, show_request))
+    routes.add_delete("/v1/requests/{id:.+}", _plain(core, cancel_request))
     routes.add_post("/tokenize", _when_ready(core, tokenize))
     routes.add_post("/detokenize", _when_ready(core, detokenize))
     routes.add_post("/v1/chat/completions", _counted(core, chat_completions))

@@ -17,11 +17,13 @@ import msgspec
 from frontend.cluster import ClusterView
 from frontend.errors import ApiError
 from frontend.metrics import Metrics
+from messages.explain import Explain, Explained
 from messages.request import Cancel, Detokenize, Generate, Tokenize
 from messages.text import Detokenized, Ended, FromTokenizer, Problem, Started, TextDelta, Tokenized
 
 Event = tuple[int, TextDelta | Ended]
-Answer = Tokenized | Detokenized
+Question = Tokenize | Detokenize | Explain
+Answer = Tokenized | Detokenized | Explained
 
 ABORT, ERROR = "abort", "error"
 
@@ -33,9 +35,9 @@ class Sender(Protocol):
 
 
 class Sequence:
-    """One key in flight. Times are monotonic seconds."""
+    """One key. Times are monotonic seconds. `end` is a finish reason, ABORT or ERROR once it has ended (at `ended`), None before."""
 
-    __slots__ = ("group", "index", "key", "last_token", "run", "started", "tokens")
+    __slots__ = ("end", "ended", "group", "index", "key", "last_token", "run", "started", "tokens")
 
     def __init__(self, key: int, index: int, run: "Run", group: "Group | None") -> None:
         self.key = key
@@ -45,6 +47,8 @@ class Sequence:
         self.started = False
         self.tokens = 0
         self.last_token: float | None = None
+        self.end: str | None = None
+        self.ended = 0.0
 
 
 class Group:
@@ -71,7 +75,7 @@ class Run:
         self._dispatcher = dispatcher
         self._events: list[Event] = []
         self._answer: Answer | None = None
-        self._problem: Problem | None = None
+        self.problem: Problem | None = None
         self._wake = asyncio.Event()
 
     @property
@@ -84,8 +88,8 @@ class Run:
 
     @property
     def done(self) -> bool:
-        """Every sequence has ended and everything has been taken."""
-        return not self.live and not self._events
+        """Every sequence has ended well and everything has been taken."""
+        return not self.live and not self._events and self.problem is None
 
     def generate(self, message: Generate) -> None:
         """Send one prompt; its choices get the next indexes. Raises ApiError 503 when the tokenizer's queue is full."""
@@ -95,15 +99,20 @@ class Run:
         group.sequences = [Sequence(key, first + number, self, group) for number, key in enumerate(message.keys)]
         for sequence in group.sequences:
             self._dispatcher.remember(sequence)
-        self._dispatcher.send(self.tokenizer, message)
+        self._send(message)
 
-    async def ask(self, message: Tokenize | Detokenize) -> Answer:
-        """Send a question about text and wait for the answer. Raises ApiError."""
+    async def ask(self, message: Question) -> Answer:
+        """Send a question and wait for the answer. Raises ApiError."""
         self._dispatcher.remember(Sequence(message.key, 0, self, None))
-        self._dispatcher.send(self.tokenizer, message)
+        self._send(message)
         while self._answer is None:
             await self._wait()
         return self._answer
+
+    def _send(self, message: Generate | Question) -> None:
+        if not self._dispatcher.send(self.tokenizer, message):
+            self.fail(Problem(status=503, code="overloaded", message="The server is overloaded; try again soon.", retry_after=2.0))
+            self._raise_problem()
 
     async def opened(self, grace: float) -> None:
         """Wait until every prompt was accepted, then up to `grace` seconds for the first event. Raises ApiError if something was refused."""
@@ -128,8 +137,8 @@ class Run:
         await self._wake.wait()
 
     def _raise_problem(self) -> None:
-        if self._problem is not None:
-            raise ApiError.of(self._problem)
+        if self.problem is not None:
+            raise ApiError.of(self.problem)
 
     def accepted(self) -> None:
         """A prompt was accepted."""
@@ -143,11 +152,11 @@ class Run:
         self._answer = answer
         self._wake.set()
 
-    def fail(self, problem: Problem) -> None:
+    def fail(self, problem: Problem, reason: str = ERROR) -> None:
         """End the request with `problem`: what is still running is cancelled; the handler hears of it after the events before it."""
-        if self._problem is None:
-            self._problem = problem
-        self.close(ERROR)
+        if self.problem is None:
+            self.problem = problem
+        self.close(reason)
         self._wake.set()
 
     def close(self, reason: str = ABORT) -> None:
@@ -172,6 +181,7 @@ class Dispatcher:
             Ended: self._on_ended,
             Tokenized: self._on_answer,
             Detokenized: self._on_answer,
+            Explained: self._on_answer,
         }
 
     def __len__(self) -> int:
@@ -186,9 +196,9 @@ class Dispatcher:
         process = self._view.choose_tokenizer()
         return Run(self, process.name, process.incarnation)
 
-    def send(self, tokenizer: str, message: msgspec.Struct) -> None:
-        if not self._outboxes[tokenizer].send(message):
-            raise ApiError(503, "overloaded", "The server is overloaded; try again soon.", retry_after=2.0)
+    def send(self, tokenizer: str, message: msgspec.Struct) -> bool:
+        """False when the tokenizer's queue is full."""
+        return self._outboxes[tokenizer].send(message)
 
     def remember(self, sequence: Sequence) -> None:
         self._live[sequence.key] = sequence
@@ -199,10 +209,11 @@ class Dispatcher:
         """Take a key out of all maps and count how it ended."""
         del self._live[sequence.key]
         del sequence.run.live[sequence.key]
+        sequence.end, sequence.ended = reason, time.monotonic()
         self._metrics.live.set(len(self._live))
         if sequence.started:
             self._metrics.finished(reason)
-            self._metrics.e2e.observe(time.monotonic() - sequence.run.arrived)
+            self._metrics.e2e.observe(sequence.ended - sequence.run.arrived)
             self._metrics.request_generation.observe(sequence.tokens)
 
     def cancel(self, run: Run, reason: str) -> None:
@@ -263,7 +274,7 @@ class Dispatcher:
         sequence.run.push((sequence.index, message))
 
     def _on_answer(self, sequence: Sequence, message: FromTokenizer) -> None:
-        if isinstance(message, (Tokenized, Detokenized)):
+        if isinstance(message, (Tokenized, Detokenized, Explained)):
             self.forget(sequence, "stop")
             sequence.run.answer(message)
 

@@ -27,12 +27,7 @@ POSITIVE = number(1e-6, 1e6)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of `bench serve`."""
-    where = parser.add_argument_group("what is measured")
-    where.add_argument("--url", help="base URL of a server (default: the running cluster)")
-    where.add_argument("--port", type=whole(1, 65535), help="the running cluster on this port, when there are several")
-    where.add_argument("--start", action="store_true", help="start a private cluster, measure its cold start too, and stop it at the end")
-    where.add_argument("--start-args", default="", metavar="ARGS", help='arguments of `cluster start` for --start, such as "--threads 2"')
-    where.add_argument("--model", help="with --start the model to serve, else the name to ask for (default: the server's first)")
+    add_place(parser)
     load = parser.add_argument_group("load")
     load.add_argument("--streams", "--concurrency", type=_counts, default=[1, 8], metavar="N,N", help="closed loop: so many at once (default 1,8)")
     load.add_argument("--rate", type=POSITIVE, metavar="R", help="open loop instead: Poisson arrivals, R requests a second")
@@ -42,6 +37,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     load.add_argument("--seed", type=whole(0, 2**31 - 1), default=0, help="of the prompts and the arrival times (default 0)")
     load.add_argument("--timeout", type=POSITIVE, default=600.0, metavar="S", help="seconds one request may take (default 600)")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+
+
+def add_place(parser: argparse.ArgumentParser) -> "argparse._ArgumentGroup":
+    """The flags that say which server is measured; returns their group."""
+    where = parser.add_argument_group("what is measured")
+    where.add_argument("--url", help="base URL of a server (default: the running cluster)")
+    where.add_argument("--port", type=whole(1, 65535), help="the running cluster on this port, when there are several")
+    where.add_argument("--start", action="store_true", help="start a private cluster, measure its cold start too, and stop it at the end")
+    where.add_argument("--start-args", default="", metavar="ARGS", help='arguments of `cluster start` for --start, such as "--threads 2"')
+    where.add_argument("--model", help="with --start the model to serve, else the name to ask for (default: the server's first)")
+    return where
 
 
 def run(args: argparse.Namespace) -> int:
@@ -56,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
         raise LauncherError("--start makes a cluster of its own: leave --url out", 2)
     report: dict[str, Any] = {"machine": machine(), "commit": commit(), "command": shlex.join(sys.argv)}
     if args.start:
-        with ColdCluster(_start_arguments(args)) as cluster:
+        with ColdCluster(start_arguments(args)) as cluster:
             url, report["cold_start"] = cluster.url, cluster.measure()
             results = asyncio.run(_measure(args, url, None))
     else:
@@ -71,7 +77,8 @@ def run(args: argparse.Namespace) -> int:
     return 0 if all(result["ok"] == result["requests"] for result in report["runs"]) else 1
 
 
-def _start_arguments(args: argparse.Namespace) -> list[str]:
+def start_arguments(args: argparse.Namespace) -> list[str]:
+    """Arguments of `cluster start` for a private cluster."""
     return [*(["--model", args.model] if args.model else []), *shlex.split(args.start_args)]
 
 
@@ -89,7 +96,7 @@ async def _measure(args: argparse.Namespace, url: str, model: str | None) -> dic
     from launcher import load
     from launcher.figures import summarise
 
-    name, ids = await _prepare(url, model)
+    name, ids = await prepare(url, model)
     target = load.Target(url=url, model=name, max_tokens=args.max_tokens, timeout=args.timeout)
     warm = load.Target(url=url, model=name, max_tokens=WARM_UP_TOKENS, timeout=args.timeout)
     async with load.new_session() as session:
@@ -113,13 +120,14 @@ async def _one_run(args: argparse.Namespace, target: "Target", ids: list[int], s
 
     requests = args.requests or (32 if streams is None else max(3, 2 * streams))
     prompts = load.make_prompts(ids, requests, args.prompt_tokens, args.seed + (streams or 0))
-    watch = _watcher(line, f"{args.rate:g} requests/s" if streams is None else f"{streams} at once", requests)
+    watch = watcher(line, f"{args.rate:g} requests/s" if streams is None else f"{streams} at once", requests)
     if streams is None:
         return await load.open_loop(target, prompts, args.rate, args.seed, watch)
     return await load.closed_loop(target, prompts, streams, watch)
 
 
-def _watcher(line: StatusLine, label: str, requests: int) -> "Callable[[Outcome], None]":
+def watcher(line: StatusLine, label: str, requests: int) -> "Callable[[Outcome], None]":
+    """Shows on `line` how many of the requests are done; called with each one that ended."""
     done = failed = 0
 
     def watch(outcome: "Outcome") -> None:
@@ -132,8 +140,11 @@ def _watcher(line: StatusLine, label: str, requests: int) -> "Callable[[Outcome]
     return watch
 
 
-async def _prepare(url: str, model: str | None) -> tuple[str, list[int]]:
-    """The model's name and the token ids prompts are made of. Raises LauncherError when the server does not answer as one of ours."""
+async def prepare(url: str, model: str | None) -> tuple[str, list[int]]:
+    """The model's name and the token ids of SEED_TEXT, of which prompts are made.
+
+    Raises LauncherError when the server does not answer as one of ours.
+    """
     import aiohttp
 
     from launcher import load

@@ -16,7 +16,7 @@ Commands = argparse._SubParsersAction  # argparse has no public name for what ad
 def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit code: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
     arguments = sys.argv[1:] if argv is None else argv
-    args = build_parser(with_bench=arguments[:1] == ["bench"]).parse_args(arguments)
+    args = build_parser("".join(arguments[:1])).parse_args(arguments)
     try:
         return int(getattr(importlib.import_module(args.module), args.function)(args))
     except LauncherError as error:
@@ -30,8 +30,8 @@ def main(argv: list[str] | None = None) -> int:
         return 1
 
 
-def build_parser(with_bench: bool = True) -> argparse.ArgumentParser:
-    """All commands and options. `with_bench` imports the load generator for its options."""
+def build_parser(command: str | None = None) -> argparse.ArgumentParser:
+    """All commands. Options of `bench` and `simulate`, whose modules are slow to import, only for that `command`, or for None."""
     parser = argparse.ArgumentParser(prog=program(), description="Serve a language model over an OpenAI-compatible HTTP API.")
     parser.add_argument("--version", action="version", version=f"pagewire {VERSION}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
@@ -41,10 +41,18 @@ def build_parser(with_bench: bool = True) -> argparse.ArgumentParser:
     _add_model(commands)
     doctor = _command(commands, "doctor", "launcher.doctor", "check this machine: what is here, what is missing, what to do")
     doctor.add_argument("--json", action="store_true", help="machine-readable report")
-    bench = commands.add_parser("bench", help="measure a running cluster").add_subparsers(title="actions", required=True, metavar="ACTION")
+    simulate = _command(commands, "simulate", "launcher.simulate", "run the scheduler on a virtual clock: a workload, or a recording of a cluster")
+    if command in (None, "simulate"):
+        importlib.import_module("launcher.simulate").add_arguments(simulate)
+    measure = commands.add_parser("bench", help="measure a running cluster, or the scheduler")
+    bench = measure.add_subparsers(title="actions", required=True, metavar="ACTION")
     serve = _command(bench, "serve", "launcher.bench", "generate load, closed or open loop: throughput, time to first token, time between tokens")
-    if with_bench:
+    talk = _command(bench, "chat", "launcher.bench_chat", "users who chat over several turns: what the prefix cache saves")
+    scheduler = _command(bench, "scheduler", "launcher.bench_scheduler", "CPU time of the scheduler's steps, without a cluster")
+    if command in (None, "bench"):
         importlib.import_module("launcher.bench").add_arguments(serve)
+        importlib.import_module("launcher.bench_scheduler").add_arguments(scheduler)
+        importlib.import_module("launcher.bench_chat").add_arguments(talk)
     return parser
 
 
@@ -83,6 +91,12 @@ def _add_start(start: argparse.ArgumentParser) -> None:
     add("--chunk-tokens", type=whole(1, 65536), default=256, metavar="N", help="prompt tokens computed in one step (256)")
     add("--max-context", type=whole(2, 2**31 - 1), metavar="N", help="longest prompt plus answer, below the model's own limit")
     add("--max-queue", type=whole(1, 1_000_000), default=1024, metavar="N", help="requests that may wait (1024)")
+    add("--max-queue-tokens", type=whole(1, 2**31 - 1), default=4_000_000, metavar="N", help="prompt tokens that may wait (4000000)")
+    add("--run-ahead", type=whole(1, 8), default=2, metavar="N", help="plans in flight at once; 1 waits for each result (2)")
+    add("--prefix-cache", choices=["on", "off"], default="on", help="keep what was computed for prompts that begin alike (on)")
+    add("--target-itl", type=number(1, 60_000), metavar="MS", help="cut prompt chunks so that running streams get a token about this often")
+    add("--record", metavar="FILE", help="write what the scheduler receives and plans to a new file, for `simulate`; without text or token ids")
+    add("--record-tokens", action="store_true", help="keep token ids in the recording: it can be replayed exactly, and read by who has it")
     add("--chat-template", metavar="FILE", help="a Jinja chat template instead of the model's own")
     add("--dummy-weights", action="store_true", help="random weights, for measuring speed only")
     add("--tokenizers", type=whole(1, 64), default=1, metavar="N", help="tokenizer processes (1)")

@@ -29,13 +29,14 @@ def find_url(url: str | None, port: int | None) -> str:
 
 
 class Client:
-    """Requests to one server. $PAGEWIRE_API_KEY is sent as a bearer token when it is set."""
+    """Requests to one server. $PAGEWIRE_API_KEY is sent as a bearer token when it is set. `patience`: seconds to wait for an answer, or any."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, patience: float | None = None) -> None:
         parts = urlsplit(url if "//" in url else f"http://{url}")
         if parts.scheme not in {"http", "https"} or not parts.hostname:
             raise LauncherError(f"{url} is not an http:// or https:// address")
         self._url = url
+        self._patience = patience
         self._kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         self._host, self._port, self._prefix = parts.hostname, parts.port, parts.path.rstrip("/")
 
@@ -57,6 +58,8 @@ class Client:
         connection, answer = self._send(method, path, body)
         try:
             document: Json = json.loads(answer.read())
+        except (OSError, http.client.HTTPException) as error:
+            raise LauncherError(f"the connection to {self._url} broke off: {error}") from error
         except ValueError as error:
             raise LauncherError(f"{self._url}{path} did not answer with JSON; is a Pagewire server there?") from error
         finally:
@@ -91,7 +94,7 @@ class Client:
         try:
             connection.connect()
             if connection.sock is not None:
-                connection.sock.settimeout(None)  # a long prompt may take its time
+                connection.sock.settimeout(self._patience)  # a long prompt may take its time
             connection.request(method, self._prefix + path, None if body is None else json.dumps(body).encode(), headers)
             answer = connection.getresponse()
         except (OSError, http.client.HTTPException) as error:

@@ -1,4 +1,4 @@
-"""A private cluster for `bench serve --start`: started through launch.py, timed up to its first token, stopped at the end."""
+"""A private cluster for `bench serve --start` and `bench chat`: started through launch.py, timed up to its first token, stopped at the end."""
 
 import contextlib
 import json
@@ -24,7 +24,11 @@ SHOWN_CHARACTERS = 2000
 
 
 class ColdCluster:
-    """`with ColdCluster(arguments) as cluster`: a foreground `cluster start` in a run directory of its own. `arguments` are that command's."""
+    """`with ColdCluster(arguments) as cluster`: a foreground `cluster start` in a run directory of its own. `arguments` are that command's.
+
+    Within the block SIGTERM and SIGHUP raise KeyboardInterrupt as Ctrl-C does, so that the cluster does not outlive this command.
+    For the main thread only.
+    """
 
     def __init__(self, arguments: list[str]) -> None:
         self._root = Path(tempfile.mkdtemp(prefix="pagewire-"))
@@ -66,6 +70,7 @@ class ColdCluster:
         time.sleep(POLL_SECONDS)
 
     def __enter__(self) -> "ColdCluster":
+        self._handlers = {signum: signal.signal(signum, signal.default_int_handler) for signum in (signal.SIGTERM, signal.SIGHUP)}
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -75,6 +80,8 @@ class ColdCluster:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        for signum, handler in self._handlers.items():
+            signal.signal(signum, handler)
         shutil.rmtree(self._root, ignore_errors=True)
 
 

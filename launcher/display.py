@@ -47,6 +47,8 @@ def ready_text(options: ClusterOptions, state: ClusterState) -> str:
         path, body = "completions", {"prompt": "The capital of France is", "max_tokens": 32, "temperature": 0}
     request = json.dumps({"model": options.model_name, **body}).replace("'", "'\\''")
     context = f", context {facts['context']} tokens" if "context" in facts else ""
+    if facts.get("wanted_context", 0) > facts.get("context", 0):
+        context += f" instead of {facts['wanted_context']}: the KV memory holds no more, see --kv-tokens"
     command = program()
     return (
         f"Pagewire is ready at {options.url} (model {options.model_name}{context})\n\n"

@@ -61,15 +61,23 @@ def _decode_rate(outcome: Outcome) -> float | None:
 
 def table(results: Sequence[dict[str, Any]]) -> str:
     """One line per run; times in milliseconds."""
-    rows = [COLUMNS, *(_row(result) for result in results)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS))]
+    return aligned([COLUMNS, *(_row(result) for result in results)])
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of equally many cells in columns, each aligned to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+
+
+def milliseconds(found: dict[str, float] | None, names: Sequence[str]) -> list[str]:
+    """Cells of the percentiles of these names; dashes when there are none."""
+    return ["-"] * len(names) if found is None else [f"{found[name]:.0f}" if found[name] >= 100 else f"{found[name]:.1f}" for name in names]
 
 
 def _row(result: dict[str, Any]) -> tuple[str, ...]:
     def times(name: str) -> list[str]:
-        found = result[name]
-        return ["-"] * len(PERCENTILES) if found is None else [f"{value:.0f}" if value >= 100 else f"{value:.1f}" for value in found.values()]
+        return milliseconds(result[name], [f"p{share}" for share in PERCENTILES])
 
     errors = result["requests"] - result["ok"]
     speed = "-" if result["stream_tok_s"] is None else f"{result['stream_tok_s']:.1f}"

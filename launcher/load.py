@@ -29,7 +29,10 @@ class Target:
 
 @dataclass(kw_only=True)
 class Outcome:
-    """One request: when it was due, its first and last text, the gaps between texts, what the server counted, and what went wrong."""
+    """One request: when it was due, its first and last text, the gaps between texts, what the server counted, and what went wrong.
+
+    An answer that ends without any text has its first text when it ends. `cached_tokens` of the `prompt_tokens` came from a prefix cache.
+    """
 
     due: float
     sent: float
@@ -38,6 +41,7 @@ class Outcome:
     last: float | None = None
     gaps: list[float] = field(default_factory=list)
     prompt_tokens: int = 0
+    cached_tokens: int = 0
     tokens: int = 0
     error: str | None = None
 
@@ -51,7 +55,13 @@ class Measurement:
 
 
 Prompt = Sequence[int] | str
+Json = dict[str, Any]
 Watcher = Callable[[Outcome], None]
+Keeper = Callable[[str], None]
+
+
+def no_keeper(text: str) -> None:
+    """Keeps nothing."""
 
 
 def make_prompts(ids: Sequence[int], count: int, length: int, seed: int) -> list[list[int]]:
@@ -117,23 +127,28 @@ def _measurement(outcomes: list[Outcome]) -> Measurement:
 async def send(session: aiohttp.ClientSession, target: Target, prompt: Prompt, due: float) -> Outcome:
     """One streamed completion of exactly `target.max_tokens` tokens. Failures are told in the outcome, never raised."""
     outcome = Outcome(due=due, sent=time.perf_counter())
-    try:
-        async with asyncio.timeout(target.timeout), session.post(f"{target.url}/v1/completions", json=_body(target, prompt)) as response:
-            if response.status != 200:
-                outcome.error = f"HTTP {response.status}"
-            else:
-                await _follow(response.content, outcome)
-    except TimeoutError:
-        outcome.error = "timeout"
-    except (aiohttp.ClientError, OSError, ValueError) as error:
-        outcome.error = type(error).__name__
-    outcome.ended = time.perf_counter()
+    await stream(session, target, "/v1/completions", _body(target, prompt), outcome)
     if outcome.error is None and outcome.tokens != target.max_tokens:
         outcome.error = "wrong number of tokens"
     return outcome
 
 
-def _body(target: Target, prompt: Prompt) -> dict[str, Any]:
+async def stream(session: aiohttp.ClientSession, target: Target, path: str, body: Json, outcome: Outcome, keep: Keeper = no_keeper) -> None:
+    """One streamed request (completion or chat), noted in `outcome`; `keep` is given each piece of text. Failures are told, never raised."""
+    try:
+        async with asyncio.timeout(target.timeout), session.post(target.url + path, json=body) as response:
+            if response.status != 200:
+                outcome.error = f"HTTP {response.status}"
+            else:
+                await _follow(response.content, outcome, keep)
+    except TimeoutError:
+        outcome.error = "timeout"
+    except (aiohttp.ClientError, OSError, ValueError) as error:
+        outcome.error = type(error).__name__
+    outcome.ended = time.perf_counter()
+
+
+def _body(target: Target, prompt: Prompt) -> Json:
     return {
         "model": target.model,
         "prompt": prompt,
@@ -146,7 +161,7 @@ def _body(target: Target, prompt: Prompt) -> dict[str, Any]:
     }
 
 
-async def _follow(lines: aiohttp.StreamReader, outcome: Outcome) -> None:
+async def _follow(lines: aiohttp.StreamReader, outcome: Outcome, keep: Keeper) -> None:
     """Read server-sent events up to [DONE], noting when text came and what the usage says."""
     async for line in lines:
         if not line.startswith(b"data:"):
@@ -158,17 +173,27 @@ async def _follow(lines: aiohttp.StreamReader, outcome: Outcome) -> None:
         if "error" in event:
             outcome.error = f"stream error {event['error'].get('code') or event['error'].get('type')}"
             return
-        _note(event, outcome)
+        _note(event, outcome, keep)
     outcome.error = "stream cut"
 
 
-def _note(event: dict[str, Any], outcome: Outcome) -> None:
-    if any(choice.get("text") for choice in event.get("choices", ())):
-        now = time.perf_counter()
-        if outcome.last is None:
-            outcome.first = now
-        else:
-            outcome.gaps.append(now - outcome.last)
-        outcome.last = now
+def _note(event: Json, outcome: Outcome, keep: Keeper) -> None:
+    for choice in event.get("choices", ()):
+        text = choice["delta"].get("content") if "delta" in choice else choice.get("text")
+        if text:
+            keep(text)
+            _note_time(outcome)
+        elif choice.get("finish_reason") and outcome.first is None:
+            _note_time(outcome)
     if usage := event.get("usage"):
         outcome.prompt_tokens, outcome.tokens = usage["prompt_tokens"], usage["completion_tokens"]
+        outcome.cached_tokens = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+
+
+def _note_time(outcome: Outcome) -> None:
+    now = time.perf_counter()
+    if outcome.last is None:
+        outcome.first = now
+    else:
+        outcome.gaps.append(now - outcome.last)
+    outcome.last = now

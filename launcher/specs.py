@@ -23,7 +23,10 @@ class ProcessSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything `cluster start` was asked for, checked: `model_path` exists and `port` was free. Sizes in tokens unless named otherwise."""
+    """Everything `cluster start` was asked for, checked: `model_path` exists and `port` was free.
+
+    Sizes in tokens, times in seconds unless named otherwise.
+    """
 
     model_path: str
     model_name: str
@@ -39,6 +42,12 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
     chunk_tokens: int = 256
     max_context: int | None = None
     max_queue: int = 1024
+    max_queue_tokens: int = 4_000_000
+    run_ahead: int = 2
+    prefix_cache: bool = True
+    target_itl: float | None = None
+    record: str | None = None
+    record_tokens: bool = False
     chat_template: str | None = None
     dummy_weights: bool = False
     tokenizers: int = 1
@@ -81,6 +90,13 @@ def cluster_specs(options: ClusterOptions, run_dir: str) -> list[ProcessSpec]:
         max_context=options.max_context,
         chunk_tokens=options.chunk_tokens,
         max_queue=options.max_queue,
+        max_queue_tokens=options.max_queue_tokens,
+        run_ahead=options.run_ahead,
+        prefix_cache=options.prefix_cache,
+        target_itl=options.target_itl,
+        record=options.record,
+        record_tokens=options.record_tokens,
+        self_check=options.log_level == "debug",
     )
     worker = WorkerArgs(
         **common("worker0"),

@@ -52,6 +52,7 @@ def options_from(args: argparse.Namespace) -> ClusterOptions:
     template = args.chat_template
     if template is not None and not Path(template).is_file():
         raise LauncherError(f"--chat-template: there is no file {template}", 2)
+    record = _new_recording(args.record, args.record_tokens)
     port = free_port(args.host, args.port)
     found = models.resolve(args.model)
     return ClusterOptions(
@@ -69,6 +70,12 @@ def options_from(args: argparse.Namespace) -> ClusterOptions:
         chunk_tokens=args.chunk_tokens,
         max_context=args.max_context,
         max_queue=args.max_queue,
+        max_queue_tokens=args.max_queue_tokens,
+        run_ahead=args.run_ahead,
+        prefix_cache=args.prefix_cache == "on",
+        target_itl=args.target_itl / 1000 if args.target_itl is not None else None,
+        record=record,
+        record_tokens=args.record_tokens,
         chat_template=str(Path(template).resolve()) if template is not None else None,
         dummy_weights=args.dummy_weights,
         tokenizers=args.tokenizers,
@@ -78,6 +85,22 @@ def options_from(args: argparse.Namespace) -> ClusterOptions:
         hang_timeout=args.hang_timeout,
         created=int(time.time()),
     )
+
+
+def _new_recording(name: str | None, tokens: bool) -> str | None:
+    """The whole path of a file that can be made; raises LauncherError."""
+    if name is None:
+        if tokens:
+            raise LauncherError("--record-tokens says what a recording holds: name its file with --record FILE", 2)
+        return None
+    path = Path(name).absolute()
+    if path.exists() or path.is_symlink():
+        raise LauncherError(f"--record: {name} exists already, and a recording is never written over: name a new file", 2)
+    if not path.parent.is_dir():
+        raise LauncherError(f"--record: there is no folder {path.parent}", 2)
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise LauncherError(f"--record: no permission to make a file in {path.parent}", 2)
+    return str(path)
 
 
 def _threads(asked: int) -> int:

@@ -13,6 +13,7 @@ import psutil
 
 from launcher.control import ask
 from launcher.errors import LauncherError
+from launcher.live import live_requests, requests_table
 from launcher.progress import StatusLine
 from launcher.rundir import Cluster, choose_cluster, is_live, running_clusters
 from messages.cluster import ClusterState, ProcessState, StatusQuery, StopCommand, Stopping
@@ -27,10 +28,13 @@ def run_status(args: argparse.Namespace) -> int:
         print('{"running": false}')
     cluster = choose_cluster(args.port)
     state = query(cluster)
+    requests = live_requests(cluster.info.url, state)
     if args.json:
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(status_document(cluster, state)), indent=2).decode() + "\n")
+        document = {**status_document(cluster, state), "requests": requests and requests["data"]}
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n")
     else:
-        print(status_table(cluster, state))
+        parts = [status_table(cluster, state), requests_table(requests) if requests else ""]
+        print("\n\n".join(part for part in parts if part))
     return 0 if state.ready else 3
 
 
@@ -59,19 +63,19 @@ def status_document(cluster: Cluster, state: ClusterState) -> dict[str, Any]:
 
 
 def status_table(cluster: Cluster, state: ClusterState) -> str:
-    """What `cluster status` prints: a line about the cluster, a table of processes, a line about work."""
+    """What `cluster status` prints: a line about the cluster, a table of processes, two lines about work."""
     phase = "ready" if state.ready else f"{state.phase} ({state.reason})"
     rows = [("PROCESS", "PID", "PHASE", "HEARD", "RESTARTS", "DETAIL")]
     rows += [(p.name, str(p.pid or "-"), p.phase, f"{p.age:.1f} s", str(p.restarts), p.detail) for p in state.processes]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     table = "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
     head = f"{state.model} at {cluster.info.url}: {phase}, up {duration(time.time() - state.started)}, supervisor pid {cluster.info.pid}"
-    work = work_line(state.processes)
+    work = work_lines(state.processes)
     return f"{head}\n\n{table}" + (f"\n\n{work}" if work else "")
 
 
-def work_line(processes: list[ProcessState]) -> str:
-    """Slots, queue, blocks and context on one line; empty until the scheduler has its worker."""
+def work_lines(processes: list[ProcessState]) -> str:
+    """Slots, queue, blocks and context on one line, cache and preemptions on another; empty until the scheduler has its worker."""
     scheduler = next((process for process in processes if process.name == "scheduler"), None)
     if scheduler is None or "blocks" not in scheduler.facts:
         return ""
@@ -82,8 +86,15 @@ def work_line(processes: list[ProcessState]) -> str:
 
     slots = f"slots {count('slots_used')} of {facts.get('slots', 0)} in use"
     queue = f"queue {count('waiting')} ({count('waiting_tokens')} tokens)"
-    blocks = f"blocks {count('blocks_used')} of {facts['blocks']} in use ({facts.get('block_size', 0)} tokens each)"
-    return f"{slots}, {queue}, {blocks}, context {facts.get('context', 0)} tokens"
+    blocks = f"blocks {count('blocks_used')} of {facts['blocks']} in use ({facts.get('block_size', 0)} tokens each), {count('blocks_cached')} cached"
+    return f"{slots}, {queue}, {blocks}, context {facts.get('context', 0)} tokens\n{_cache_line(scheduler.counters)}"
+
+
+def _cache_line(counters: dict[str, float]) -> str:
+    looked_up, found = counters.get("prefix_queries", 0.0), counters.get("prefix_hits", 0.0)
+    share = f"{found / looked_up:.0%} of {looked_up:,.0f} prompt tokens found" if looked_up else "nothing looked up"
+    preempted, evicted = counters.get("preemptions", 0.0), counters.get("evicted_blocks", 0.0)
+    return f"prefix cache: {share}, {evicted:,.0f} blocks evicted; preemptions {preempted:,.0f}"
 
 
 def duration(seconds: float) -> str:

@@ -4,7 +4,9 @@ from typing import Annotated
 
 import msgspec
 
-from messages.request import Key, Label, TokenId
+from messages.explain import Explain
+from messages.key import Key
+from messages.request import Label, TokenId
 from messages.sampling import SamplingParams
 
 
@@ -41,4 +43,4 @@ class Abort(msgspec.Struct, frozen=True, tag="abort"):
     finished: bool = False
 
 
-FromTokenizerProc = Admit | Abort
+FromTokenizerProc = Admit | Abort | Explain

@@ -10,7 +10,7 @@ class ProcessReport(msgspec.Struct, frozen=True, kw_only=True, tag="report"):
     """A process about itself, to the supervisor: at every phase change and twice a second as a heartbeat.
 
     `incarnation` counts starts of this name and is given by the supervisor. `gauges` are numbers now; `counters` only rise within one
-    incarnation; `facts` are fixed once ready (the scheduler's: context, block_size, blocks, slots; the tokenizer's: chat).
+    incarnation; `facts` are fixed once ready (the scheduler's: context, wanted_context, block_size, blocks, slots; the tokenizer's: chat).
     """
 
     name: str

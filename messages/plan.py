@@ -68,8 +68,9 @@ class Prefills(msgspec.Struct, frozen=True, kw_only=True):
 class StepPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="step"):
     """One step. A decode row feeds the slot's last sampled token at the slot's current length and samples the next.
 
-    `decode`: i32 slots, or None for 'the same rows as the step before'. Rows of one slot in consecutive plans may be sent before the
-    first result is back: the sampled id is fed forward inside the worker. `step` rises by one from 1 within a session.
+    `decode`: a bitmap of slots (slot i is bit i % 8, from the lowest, of byte i // 8), or None for 'the same rows as the step before'. Rows of
+    one slot in consecutive plans may be sent before the first result is back: the sampled id is fed forward inside the worker. `step` rises by
+    one from 1 within a session.
     """
 
     session: int

@@ -4,10 +4,10 @@ from typing import Annotated
 
 import msgspec
 
+from messages.explain import Explain
+from messages.key import Key
 from messages.sampling import SamplingParams, StopRules
 
-Key = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-"""Names one sequence everywhere inside the cluster. Made by the frontend (random base + counter), never by a client."""
 TokenId = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 Label = Annotated[str, msgspec.Meta(max_length=256)]
 
@@ -74,4 +74,4 @@ class Detokenize(msgspec.Struct, frozen=True, kw_only=True, tag="detokenize"):
     skip_special_tokens: bool = False
 
 
-FromFrontend = Generate | Cancel | Tokenize | Detokenize
+FromFrontend = Generate | Cancel | Tokenize | Detokenize | Explain

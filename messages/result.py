@@ -33,7 +33,7 @@ class Attached(msgspec.Struct, frozen=True, kw_only=True, tag="attached"):
 
 
 class StepResult(msgspec.Struct, frozen=True, kw_only=True, tag="result"):
-    """Sampled rows of one step: first the prefills with sample=1 in plan order, then the decode rows in plan order.
+    """Sampled rows of one step: first the prefills with sample=1 in plan order, then the decode rows by slot.
 
     `slot` i32, `token` i32 (-1 when status is not OK), `status` u8. `seconds` is the step's compute time, `queued` how long the plan
     waited in the worker. `logprobs.row` indexes these columns.

@@ -2,7 +2,8 @@
 
 import msgspec
 
-from messages.request import Key
+from messages.explain import Explained
+from messages.key import Key
 
 FINISH_STOP = "stop"
 FINISH_LENGTH = "length"
@@ -79,4 +80,4 @@ class Detokenized(msgspec.Struct, frozen=True, tag="detokenized"):
     text: str
 
 
-FromTokenizer = Started | TextDelta | Ended | Tokenized | Detokenized
+FromTokenizer = Started | TextDelta | Ended | Tokenized | Detokenized | Explained

@@ -2,7 +2,8 @@
 
 import msgspec
 
-from messages.request import Key
+from messages.explain import Explained
+from messages.key import Key
 from messages.text import Problem
 
 # Values of the `finish` column.
@@ -45,4 +46,4 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
     problem: Problem
 
 
-FromScheduler = Tokens | Refused
+FromScheduler = Tokens | Refused | Explained

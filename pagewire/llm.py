@@ -33,6 +33,9 @@ class Completion:
     logprobs: Mapping[str, Any] | None = None
 
 
+SWITCHES = {"prefix_cache"}
+
+
 class LLM:
     """Starts a cluster with `model` and ends it with `close()`, with the end of a `with` block, or with the program.
 
@@ -46,7 +49,8 @@ class LLM:
 
         `url`: base URL of a running server (without /v1); `model` and `options` are then not used.
         `options`: the long options of `cluster start` with underscores, such as `threads=2`, `max_context=2048`, `kv_tokens=65536`,
-        `dtype="bfloat16"`; True sets a flag (`dummy_weights=True`), False leaves it out. `host`, `port` and `detach` are set here.
+        `dtype="bfloat16"`; True sets a flag (`dummy_weights=True`), False leaves it out, `prefix_cache=False`
+        turns it off. `host`, `port` and `detach` are set here.
         `launch.py cluster start --help` lists them all.
         Returns when the cluster is ready. Raises RuntimeError with its last words when it does not start.
         """
@@ -101,11 +105,13 @@ class LLM:
 
 
 def _arguments(model: str | None, options: Mapping[str, str | float | bool]) -> list[str]:
-    """Options by name as command line arguments: True is a bare flag, False and None are left out."""
+    """Options by name as command line arguments: True is a bare flag, False and None are left out; one of SWITCHES is on or off."""
     arguments = [] if model is None else ["--model", model]
     for name, value in options.items():
         flag = f"--{name.replace('_', '-')}"
-        if value is True:
+        if name in SWITCHES and isinstance(value, bool):
+            arguments += [flag, "on" if value else "off"]
+        elif value is True:
             arguments.append(flag)
         elif value is not False and value is not None:
             arguments += [flag, str(value)]

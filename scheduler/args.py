@@ -1,5 +1,9 @@
 """Arguments of the scheduler process."""
 
+from typing import Annotated
+
+import msgspec
+
 from transport.lifetime import ProcessArgs
 
 
@@ -21,7 +25,7 @@ class SchedulerArgs(ProcessArgs, frozen=True, kw_only=True):
     chunk_tokens: int = 256
     max_queue: int = 1024
     max_queue_tokens: int = 4_000_000
-    run_ahead: int = 2
+    run_ahead: Annotated[int, msgspec.Meta(ge=1, le=64)] = 2
     prefix_cache: bool = True
     target_itl: float | None = None
     step_deadline: float = 60.0

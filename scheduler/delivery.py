@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from messages.result import NON_FINITE, OK, StepResult
 from messages.text import Problem
@@ -65,7 +66,10 @@ def _read_logprobs(columns: LogprobColumns, rows: int) -> Logprobs:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """New tokens of live rows, one value per row: `place` is the row's place in the result, the rest is as in `messages.tokens.Tokens`."""
+    """New tokens of live rows, one value per row: `place` is the row's place in the result, the rest is as in `messages.tokens.Tokens`.
+
+    `cached` has the keys with a first token and a cache hit.
+    """
 
     place: I64
     tokenizer: I32
@@ -74,30 +78,51 @@ class Delivery:
     finish: U8
     index: I32
     status: U8
+    cached: dict[int, int]
 
     def messages(self, logprobs: Logprobs | None, rows: int) -> Iterator[tuple[int, Tokens]]:
         """One message per tokenizer (its number, the message). `rows` is the number of rows in the result."""
-        if (self.tokenizer == self.tokenizer[0]).all():
-            yield int(self.tokenizer[0]), self._message(np.arange(self.token.size), logprobs, rows)
+        first = self.tokenizer[0]
+        if (self.tokenizer == first).all():
+            yield int(first), self._message(logprobs, rows)
             return
         for number in np.unique(self.tokenizer).tolist():
-            yield number, self._message(np.flatnonzero(self.tokenizer == number), logprobs, rows)
+            yield number, self._of(np.flatnonzero(self.tokenizer == number))._message(logprobs, rows)
 
-    def _message(self, pick: I64, logprobs: Logprobs | None, rows: int) -> Tokens:
-        failed = self.status[pick] != OK
-        problems = dict.fromkeys(self.key[pick][failed].tolist(), NON_FINITE_PROBLEM)
-        new_place = np.full(rows, -1, dtype=np.int32)
-        if logprobs is not None:
-            new_place[self.place[pick]] = np.arange(pick.size)
-            new_place[self.place[pick][failed]] = -1
-        return Tokens(
-            key=self.key[pick].tobytes(),
-            token=np.where(failed, np.int32(-1), self.token[pick]).tobytes(),
-            finish=self.finish[pick].tobytes(),
-            index=self.index[pick].tobytes(),
-            logprobs=None if logprobs is None else _select(logprobs, new_place),
-            problems=problems,
+    def _of(self, pick: I64) -> "Delivery":
+        return Delivery(
+            self.place[pick],
+            self.tokenizer[pick],
+            self.key[pick],
+            self.token[pick],
+            self.finish[pick],
+            self.index[pick],
+            self.status[pick],
+            self.cached,
         )
+
+    def _message(self, logprobs: Logprobs | None, rows: int) -> Tokens:
+        failed = self.status != OK
+        token, problems = self.token, {}
+        if failed.any():
+            token = np.where(failed, np.int32(-1), token)
+            problems = dict.fromkeys(self.key[failed].tolist(), NON_FINITE_PROBLEM)
+        cached = {key: self.cached[key] for key in self.key.tolist() if key in self.cached} if self.cached else {}
+        return Tokens(
+            key=self.key.tobytes(),
+            token=token.tobytes(),
+            finish=self.finish.tobytes(),
+            index=self.index.tobytes(),
+            logprobs=None if logprobs is None else _select(logprobs, self._new_places(rows, ~failed)),
+            problems=problems,
+            cached=cached,
+        )
+
+    def _new_places(self, rows: int, good: NDArray[np.bool_]) -> I32:
+        """For each of the result's `rows` its place in this message, -1 for none."""
+        places = np.full(rows, -1, dtype=np.int32)
+        places[self.place[good]] = np.flatnonzero(good)
+        return places
 
 
 def _select(logprobs: Logprobs, new_place: I32) -> LogprobColumns | None:

@@ -1,28 +1,35 @@
 """The scheduler as a state machine: messages and a clock go in, messages come out. No sockets, no time, no randomness of its own."""
 
 import logging
+from collections import Counter
 from collections.abc import Callable
 
 import msgspec
 import numpy as np
 
 from messages.admit import Abort, Admit, FromTokenizerProc
+from messages.explain import Explain
 from messages.plan import Attach
 from messages.result import OK, Attached, FromWorker, StepFailed, StepResult, WorkerReady
 from messages.text import Problem
 from messages.tokens import FINISH_END_TOKEN, FINISH_ERROR, FINISH_LENGTH, Refused
 from scheduler.args import SchedulerArgs
 from scheduler.delivery import Delivery, Logprobs, Sampled, failure, read_result
+from scheduler.door import Door
 from scheduler.errors import ContractError, InvariantError
+from scheduler.explain import Scene, explain
 from scheduler.finish import finish_of
 from scheduler.geometry import Geometry, geometry_of
-from scheduler.policy import compose
-from scheduler.requests import WAITING, Request, misfit, objection, read_admit
+from scheduler.pace import Pace
+from scheduler.policy import Policy
+from scheduler.requests import WAITING, Request, misfit, read_admit, salt_of
 from scheduler.session import InFlight, Session
+from scheduler.shares import Shares
+from scheduler.slots import Places, Slots
 from scheduler.suspects import Suspects
 from scheduler.tally import Tally
 from scheduler.throughput import Throughput
-from scheduler.waiting import FIRST, Waiting, score
+from scheduler.waiting import Waiting, score
 from transport.columns import I32
 
 log = logging.getLogger(__name__)
@@ -46,9 +53,13 @@ class Engine:
         self._attaching: int | None = None
         self._tokenizers = {name: number for number, name in enumerate(args.tokenizers)}
         self._live: dict[int, Request] = {}
-        self._waiting = Waiting()
+        self._shares = Shares()
+        self._waiting = Waiting(self._shares)
+        self._pace = Pace(args.target_itl, args.chunk_tokens)
+        self._policy = Policy(self._waiting, self._shares, self._pace)
         self._suspects = Suspects()
         self._throughput = Throughput()
+        self._door = Door(args, self._waiting, self.tally, self._throughput)
         self._closing: Problem | None = None
         self._arrivals = 0
         self._progress = 0.0
@@ -73,14 +84,16 @@ class Engine:
                 self._on_ready(message)
             case Attached():
                 self._on_attached(message, now)
-            case _:
+            case StepFailed():
                 self._on_failed(message)
+            case _:
+                self._on_explain(message)
 
     def advance(self, now: float) -> None:
         """Compose and send plans as far as the run-ahead allows."""
         session = self.session
         while session is not None and session.may_plan:
-            composition = compose(session, self._waiting, self._args.chunk_tokens)
+            composition = self._policy.compose(session)
             if composition is None:
                 return
             if not session.inflight:
@@ -123,12 +136,19 @@ class Engine:
         session = self.session
         return session is not None and bool(session.inflight) and now - self._progress > self._args.step_deadline
 
+    @property
+    def blocked(self) -> str:
+        """What the next request in line waits for: "slot", "blocks", "prefix", "tokens" of a step, "worker", or "" when nobody waits."""
+        return "worker" if self.session is None else self._policy.blocked if self._waiting else ""
+
     def gauges(self) -> dict[str, float]:
+        """Numbers now. blocks == blocks_free + blocks_cached + blocks_retiring + blocks_used."""
         session = self.session
-        slots = blocks = slots_free = blocks_free = 0
+        slots = slots_free = blocks = free = cached = retiring = 0
         if session is not None:
             slots, slots_free = session.geometry.slots, session.slots.free
-            blocks, blocks_free = session.geometry.blocks, session.blocks.free
+            pool = session.pool
+            blocks, free, cached, retiring = session.geometry.blocks, pool.blocks.free, pool.unused, pool.blocks.retiring
         return {
             "running": len(self._live) - len(self._waiting),
             "waiting": len(self._waiting),
@@ -136,9 +156,29 @@ class Engine:
             "slots": slots,
             "slots_used": slots - slots_free,
             "blocks": blocks,
-            "blocks_free": blocks_free,
-            "blocks_used": blocks - blocks_free,
+            "blocks_free": free,
+            "blocks_cached": cached,
+            "blocks_retiring": retiring,
+            "blocks_used": blocks - free - cached - retiring,
         }
+
+    def repair(self, error: InvariantError) -> None:
+        """Our own state is wrong: give the worker a new session and run everything live again from its tokens.
+
+        Nothing is kept but requests and counters: slots, blocks and the prefix cache begin anew, and so does the line. A request whose tokens
+        cannot be right ends with an error.
+        """
+        log.critical("an invariant is broken, all sequences start again from their tokens: %s", error)
+        self.tally.add("invariant_violations")
+        live = list(self._live.values())
+        lost = [request for request in live if self.session is not None and not self.session.rescue(request)]
+        self.session = None
+        self._shares.reset([request.tenant for request in live])
+        self._waiting.reset(live)
+        self.tally.balance(len(live))
+        for request in lost:
+            self._fail(request, Problem(status=500, code="internal_error", message="the server lost the tokens of this sequence"))
+        self._attach()
 
     def check(self) -> None:
         """Every invariant at once. Raises InvariantError."""
@@ -160,40 +200,21 @@ class Engine:
 
     def _on_admit(self, admit: Admit, now: float) -> None:
         tokens = read_admit(admit, self._tokenizers)
-        problem = self._objection(admit, tokens)
+        problem = self._closing or self._door.refusal(admit, tokens, self.session)
+        leader: Request | None = None
         duplicate = Problem(status=409, code="duplicate_key", message="a sequence of this key is running")
-        counted = False
         for key, seed in zip(admit.keys, admit.seeds, strict=True):
             refusal = problem or (duplicate if key in self._live else None)
             if refusal is not None:
                 self.tally.add("refused")
                 self._out.append((admit.tokenizer, Refused(key, refusal)))
                 continue
-            self._accept(admit, key, seed, tokens, now)
-            if not counted:
+            request = self._accept(admit, key, seed, tokens, leader, now)
+            if leader is None:
+                leader = request
                 self.tally.add("prompt_tokens", tokens.size)
-                counted = True
 
-    def _objection(self, admit: Admit, tokens: I32) -> Problem | None:
-        problem = self._closing or objection(tokens, admit.max_tokens)
-        if problem is None and self.session is not None:
-            problem = misfit(tokens, self.session.geometry)
-        return problem or self._queue_full(len(admit.keys), tokens.size * len(admit.keys))
-
-    def _queue_full(self, sequences: int, tokens: int) -> Problem | None:
-        """The caps of the waiting line; into an empty line a request of any size may go, or it could never be served."""
-        waiting = self._waiting
-        if not waiting or (len(waiting) + sequences <= self._args.max_queue and waiting.tokens + tokens <= self._args.max_queue_tokens):
-            return None
-        work = waiting.tokens + len(waiting) * self.tally.generated_per_sequence
-        return Problem(
-            status=429,
-            code="queue_full",
-            message=f"{len(waiting)} sequences with {waiting.tokens} prompt tokens are waiting; try again later",
-            retry_after=self._throughput.retry_after(work),
-        )
-
-    def _accept(self, admit: Admit, key: int, seed: int, tokens: I32, now: float) -> None:
+    def _accept(self, admit: Admit, key: int, seed: int, tokens: I32, leader: Request | None, now: float) -> Request:
         self._arrivals += 1
         request = Request(
             key=key,
@@ -206,11 +227,24 @@ class Engine:
             tokens=tokens,
             order=self._arrivals,
             score=score(admit.priority, now),
+            arrived=now,
+            priority=admit.priority,
+            tenant=admit.tenant,
+            salt=salt_of(admit, leader, self._arrivals, self._args.prefix_cache),
             fitted=self.session is not None,
+            leader=leader,
         )
         self._live[key] = request
+        self._shares.join(request.tenant)
         self._waiting.push(request)
         self.tally.add("accepted")
+        return request
+
+    def _on_explain(self, question: Explain) -> None:
+        if question.tokenizer not in self._tokenizers:
+            raise ContractError(f"a question from an unknown tokenizer {question.tokenizer[:80]!r}")
+        scene = Scene(self._live, self._waiting, self.session, self._throughput, self.blocked, self.tally.generated_per_sequence)
+        self._out.append((question.tokenizer, explain(question, scene)))
 
     def _cancel(self, keys: list[int], counter: str) -> None:
         for key in keys:
@@ -232,10 +266,12 @@ class Engine:
         """The one way out of a live key."""
         del self._live[request.key]
         self.tally.add(counter)
+        self._shares.leave(request.tenant)
         if self.session is None or request.slot == WAITING:
             self._waiting.remove(request)
         else:
             self.session.end(request.slot)
+            request.slot = WAITING
 
     # Results
 
@@ -253,29 +289,54 @@ class Engine:
             raise
         session.retire()
         self.tally.add("steps")
-        self._throughput.add(awaited.tokens, now - max(awaited.sent, self._progress))
+        self._throughput.add(awaited.prefill + awaited.rows, now - max(awaited.sent, self._progress))
+        self._pace.add(awaited.prefill, awaited.rows, result.seconds)
         self._progress = now
         self._deliver(session, sampled)
 
     def _deliver(self, session: Session, sampled: Sampled) -> None:
         """Count, finish and send the tokens of rows that have not ended meanwhile."""
-        place = np.flatnonzero(session.slots.decoding[sampled.slots])
+        slots = session.slots
+        rows, token, status = sampled.slots.astype(np.intp), sampled.token, sampled.status
+        alive = slots.decoding[rows]
+        place = np.flatnonzero(alive)
         if not place.size:
             return
-        rows, token, status = sampled.slots[place], sampled.token[place], sampled.status[place]
-        slots = session.slots
-        fresh = rows if not status.any() else rows[status == OK]
-        slots.history[fresh, slots.length[fresh]] = token if fresh is rows else token[status == OK]
-        index = slots.length[rows] - slots.prompt_len[rows]
-        slots.length[fresh] += 1
-        finish = finish_of(slots, rows, token, status)
+        if place.size < rows.size:
+            rows, token, status = rows[place], token[place], status[place]
+        good = status == OK
+        failed = not good.all()
+        length = slots.length[rows]
+        fresh = rows[good] if failed else rows
+        slots.history[fresh, length[good] if failed else length] = token[good] if failed else token
+        length += good
+        slots.length[rows] = length
+        session.grown(rows, length)
+        if len(self._shares) > 1:
+            self._charge(session, fresh)
+        finish = finish_of(slots, rows, length, token, status)
         self.tally.add("generation_tokens", fresh.size)
-        delivery = Delivery(place, slots.tokenizer[rows], slots.key[rows], token, finish, index, status)
+        index = length - slots.prompt_len[rows] - good
+        delivery = Delivery(place, slots.tokenizer[rows], slots.key[rows], token, finish, index, status, self._cached(slots, rows, index))
         self._send(delivery, sampled.logprobs, sampled.slots.size)
         if self._suspects:
             self._suspects.clear(slots.key[fresh].tolist())
+        if failed:
+            for slot in rows[~good].tolist():
+                session.pool.forget(slot)
         for done in np.flatnonzero(finish).tolist():
             self._end(self._live[int(delivery.key[done])], COUNTER_OF[int(finish[done])])
+
+    def _charge(self, session: Session, rows: Places) -> None:
+        """Each of `rows` costs its tenant a token."""
+        tenants = Counter(request.tenant for slot in rows.tolist() if (request := session.slots.requests[slot]) is not None)
+        for tenant, tokens in tenants.items():
+            self._shares.charge(tenant, tokens)
+
+    def _cached(self, slots: Slots, rows: Places, index: I32) -> dict[int, int]:
+        """Prompt tokens that were cached before the request came, of the rows whose first token this is: further choices have none."""
+        first = [slots.requests[slot] for slot in rows[index == 0].tolist()]
+        return {request.key: request.cached for request in first if request is not None and request.cached and request.leader is None}
 
     def _send(self, delivery: Delivery, logprobs: Logprobs | None, rows: int) -> None:
         for number, message in delivery.messages(logprobs, rows):
@@ -313,7 +374,6 @@ class Engine:
         """Begin a new session. Running rows go back to the head of the line with their tokens; nothing is delivered twice."""
         if self.session is not None:
             for request in self.session.evacuate():
-                request.score = FIRST
                 self._waiting.push(request)
         self.session = None
         self._attaching = self._new_session()
@@ -324,7 +384,7 @@ class Engine:
             return
         geometry = geometry_of(attached, self._args.max_context)
         self._attaching = None
-        self.session = Session(attached.session, geometry, self._args.run_ahead)
+        self.session = Session(attached.session, geometry, self._args, self.tally)
         self._progress = now
         for request in self._waiting.all():
             problem = misfit(request.tokens, geometry)

@@ -8,7 +8,9 @@ from scheduler.errors import ContractError
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """Counts of slots, blocks, tokens. `context` is the effective limit of prompt + generated tokens of one sequence."""
+    """Counts of slots, blocks, tokens. `context` is the effective limit of prompt + generated tokens of one sequence, `wanted` what it would
+    be with more KV memory.
+    """
 
     slots: int
     blocks: int
@@ -16,6 +18,7 @@ class Geometry:
     table_width: int
     max_step_tokens: int
     context: int
+    wanted: int
     vocab: int
 
     def blocks_for(self, positions: int) -> int:
@@ -29,15 +32,14 @@ def geometry_of(attached: Attached, max_context: int | None) -> Geometry:
     if min(sizes) < 1 or attached.context < 2:
         raise ContractError(f"a worker attached with an impossible geometry: {attached}")
     width = min(attached.max_blocks_per_slot, attached.blocks)
-    limits = [attached.context, width * attached.block_size]
-    if max_context is not None:
-        limits.append(max_context)
+    wanted = attached.context if max_context is None else min(attached.context, max_context)
     return Geometry(
         slots=attached.max_slots,
         blocks=attached.blocks,
         block_size=attached.block_size,
         table_width=attached.max_blocks_per_slot,
         max_step_tokens=attached.max_step_tokens,
-        context=min(limits),
+        context=min(wanted, width * attached.block_size),
+        wanted=wanted,
         vocab=attached.vocab,
     )

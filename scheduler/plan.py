@@ -4,12 +4,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from messages.plan import Admissions, Appends, Prefills
+from messages.plan import Admissions, Appends, Copies, Prefills
+from messages.sampling import SamplingParams
+from scheduler.blocks import Columns
 from scheduler.requests import Request
 from scheduler.slots import Slots
 from transport.columns import I32, pack_f32, pack_i32, pack_i64, pack_u8
-
-Columns = tuple[I32, I32, I32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,19 +24,29 @@ class Chunk:
 
 @dataclass(slots=True)
 class Composition:
-    """What the policy chose for one step: rows admitted, chunks, decode rows (ascending slots) and the table columns they need."""
+    """What the policy chose for one step: rows admitted, chunks, decode rows (ascending slots), the table columns and block copies they need.
+
+    `admitted`: requests with the number of their tokens whose KV is there. `copies`: (source, target).
+    """
 
     decode: I32
-    admitted: list[Request] = field(default_factory=list)
+    admitted: list[tuple[Request, int]] = field(default_factory=list)
     chunks: list[Chunk] = field(default_factory=list)
     appends: list[Columns] = field(default_factory=list)
+    copies: list[tuple[int, int]] = field(default_factory=list)
 
 
-def admissions(rows: list[Request]) -> Admissions | None:
+def _has_penalties(sampling: SamplingParams) -> bool:
+    return sampling.presence_penalty != 0.0 or sampling.frequency_penalty != 0.0 or sampling.repetition_penalty != 1.0
+
+
+def admissions(admitted: list[tuple[Request, int]]) -> Admissions | None:
     """Columns of rows that have just been given their slots."""
-    if not rows:
+    if not admitted:
         return None
+    rows = [row for row, _ in admitted]
     sampling = [row.sampling for row in rows]
+    seen = [(row, cached) for row, cached in admitted if cached and _has_penalties(row.sampling)]
     return Admissions(
         slot=pack_i32([row.slot for row in rows]),
         prompt_len=pack_i32([row.prompt_len for row in rows]),
@@ -49,7 +59,16 @@ def admissions(rows: list[Request]) -> Admissions | None:
         frequency_penalty=pack_f32([s.frequency_penalty for s in sampling]),
         repetition_penalty=pack_f32([s.repetition_penalty for s in sampling]),
         logprobs=pack_i32([s.logprobs for s in sampling]),
+        seen_slot=pack_i32([row.slot for row, _ in seen]),
+        seen_count=pack_i32([cached for _, cached in seen]),
+        seen_tokens=b"".join(row.tokens[:cached].tobytes() for row, cached in seen),
     )
+
+
+def copies(pairs: list[tuple[int, int]]) -> Copies | None:
+    if not pairs:
+        return None
+    return Copies(source=pack_i32([source for source, _ in pairs]), target=pack_i32([target for _, target in pairs]))
 
 
 def appends(columns: list[Columns]) -> Appends | None:

@@ -15,10 +15,12 @@ WAITING = -1
 @dataclass(slots=True, eq=False)
 class Request:
     """One sequence (one key). `tokens` (i32) is everything known of it when it last entered the waiting line: the prompt, and after a
-    worker restart the generated tokens too; while it runs its tokens are in `Slots.history`.
+    preemption or a worker restart the generated tokens too; while it runs its tokens are in `Slots.history`.
 
-    `slot` is WAITING or the slot it runs in. `score` orders the waiting line (see `scheduler.waiting`), `order` is the order of arrival.
-    `fitted` is true once the request has been checked against a worker's geometry.
+    `slot` is WAITING or the slot it runs in. `score` orders the line (see `scheduler.waiting`), `order` is the order of arrival, `arrived` its
+    time. `salt` names the prefixes it may share, None when it shares nothing. `leader` is the first choice of the same prompt, None for the
+    first itself. `fitted`: it has been checked against a worker's geometry. `ran`: it had a slot before. `cached`: tokens it did not have to
+    compute when it first got one. `hit`: cached tokens last seen while it waited, None before. `passes`: how often others went past it.
     """
 
     key: int
@@ -31,8 +33,18 @@ class Request:
     tokens: I32
     order: int
     score: float
+    arrived: float
+    priority: int
+    tenant: str
+    salt: str | None
     fitted: bool
+    leader: "Request | None" = None
     slot: int = WAITING
+    ran: bool = False
+    cached: int = 0
+    preemptions: int = 0
+    hit: int | None = None
+    passes: int = 0
 
     def limit(self, geometry: Geometry) -> int:
         """Tokens (prompt + generated) at which it ends."""
@@ -49,6 +61,15 @@ def read_admit(admit: Admit, tokenizers: dict[str, int]) -> I32:
         return view_i32(admit.prompt)
     except ColumnError as error:
         raise ContractError(f"admit with a bad prompt column: {error}") from error
+
+
+def salt_of(admit: Admit, leader: Request | None, order: int, cache: bool) -> str | None:
+    """Requests of one salt share prefixes. Without the `cache` only the choices of one prompt do: `order` is that of the first."""
+    if cache:
+        return f"{len(admit.tenant)}:{admit.tenant}{admit.cache_salt}"
+    if leader is not None:
+        return leader.salt
+    return str(order) if len(admit.keys) > 1 else None
 
 
 def objection(tokens: I32, max_tokens: int | None) -> Problem | None:

@@ -13,8 +13,10 @@ from messages.result import FromWorker
 from messages.text import Problem
 from scheduler.args import SchedulerArgs
 from scheduler.engine import Engine
-from scheduler.errors import ContractError
+from scheduler.errors import ContractError, InvariantError
 from scheduler.geometry import Geometry
+from scheduler.recorded import RecordedEngine
+from scheduler.recorder import start_recording
 from transport.lifetime import Lifetime
 from transport.reports import CLUSTER_FEED, Reporter
 from transport.sockets import Inbox, Outbox, Subscription
@@ -52,10 +54,12 @@ class Service:
         names = [args.worker, *args.tokenizers]
         self._outboxes = {name: Outbox(self._context, args.run_dir, name, linger_ms=LINGER_MS) for name in names}
         self._cluster: Subscription[ClusterState] = Subscription(self._context, args.run_dir, CLUSTER_FEED, ClusterState)
-        self._engine = Engine(args, Sessions())
+        self._recorder = None if args.record is None else start_recording(args)
+        self._engine = Engine(args, Sessions()) if self._recorder is None else RecordedEngine(args, Sessions(), self._recorder)
         self._incarnations: dict[str, int] = {}
         self._beat = time.monotonic()
         self._tick = 0.0
+        self._checked = 0
         self._phase = ""
         self._facts: Geometry | None = None
         self._reporter = Reporter(args, alive=lambda: time.monotonic() - self._beat < STUCK_SECONDS)
@@ -74,12 +78,27 @@ class Service:
         self._inbox.wait(TICK_SECONDS)
         now = self._beat = time.monotonic()
         self._take_in(now)
-        self._engine.advance(now)
+        try:
+            self._engine.advance(now)
+        except InvariantError as error:
+            self._engine.repair(error)
         self._send()
         if now - self._tick >= TICK_SECONDS:
             self._tick = now
             self._watch_cluster()
+            self._self_check()
             self._report(now)
+
+    def _self_check(self) -> None:
+        """When idle, once after every busy time."""
+        steps = self._engine.tally.counts["steps"]
+        if self._args.self_check and self._engine.idle and steps != self._checked:
+            self._checked = steps
+            try:
+                self._engine.check()
+            except InvariantError as error:
+                self._engine.repair(error)
+                self._send()
 
     def _take_in(self, now: float) -> None:
         for message in self._inbox.drain():
@@ -87,6 +106,8 @@ class Service:
                 self._engine.receive(message, now)
             except ContractError as error:
                 self._inbox.reject(str(error))
+            except InvariantError as error:
+                self._engine.repair(error)
 
     def _send(self) -> None:
         for name, message in self._engine.take():
@@ -108,11 +129,16 @@ class Service:
     def _report(self, now: float) -> None:
         counters = {name: float(count) for name, count in self._engine.tally.counts.items()}
         counters["bad_frames"] = self._inbox.bad_frames
+        if self._recorder is not None:
+            counters["record_errors"] = self._recorder.errors
         self._reporter.numbers(self._engine.gauges(), counters)
         geometry = self._engine.geometry
         if geometry is not None and geometry != self._facts:
             self._facts = geometry
-            self._reporter.facts(context=geometry.context, blocks=geometry.blocks, block_size=geometry.block_size, slots=geometry.slots)
+            sizes = {"blocks": geometry.blocks, "block_size": geometry.block_size, "slots": geometry.slots}
+            self._reporter.facts(context=geometry.context, wanted_context=geometry.wanted, **sizes)
+            if geometry.context < geometry.wanted:
+                log.warning("the KV memory holds %d tokens: that is the context now, instead of %d", geometry.context, geometry.wanted)
             log.info("attached: context %d, %d blocks of %d, %d slots", geometry.context, geometry.blocks, geometry.block_size, geometry.slots)
         phase, detail = self._phase_now(now)
         if phase != self._phase:
@@ -139,6 +165,8 @@ class Service:
         self._send()
 
     def _close(self) -> None:
+        if self._recorder is not None:
+            self._recorder.stop()
         self._reporter.close()
         self._inbox.close()
         self._cluster.close()

@@ -1,7 +1,7 @@
-"""Everything that lives and dies with one attachment of the worker: slots, blocks, promises, plans in flight.
+"""Everything that lives and dies with one attachment of the worker: slots, the KV pool, plans in flight.
 
-Who owns what in flight: a plan is in `inflight` from the moment it is sent until its result is here. A row that ends gives up its slot, blocks and
-promise with the epoch `last_step`; all three become free together when that plan retires, and never earlier.
+Who owns what in flight: a plan is in `inflight` from the moment it is sent until its result is here. A row that ends or is preempted gives up its
+slot and blocks with the epoch `last_step`; they become free together when that plan retires, and never earlier.
 """
 
 from collections import deque
@@ -10,88 +10,213 @@ from dataclasses import dataclass
 import numpy as np
 
 from messages.plan import StepPlan
-from scheduler.blocks import Blocks
+from scheduler.args import SchedulerArgs
+from scheduler.blocks import Columns
 from scheduler.errors import InvariantError
 from scheduler.geometry import Geometry
-from scheduler.plan import Chunk, Columns, Composition, admissions, appends, prefills
+from scheduler.headroom import Headroom
+from scheduler.plan import Chunk, Composition, admissions, appends, copies, prefills
+from scheduler.pool import Pool
 from scheduler.requests import WAITING, Request
-from scheduler.reservation import Reservation
-from scheduler.slots import RUNNING, Slots
-from transport.columns import I32
+from scheduler.slots import RUNNING, Places, Slots
+from scheduler.tally import Tally
+from scheduler.waiting import seniority
+from transport.columns import I32, pack_slots
 
 
 @dataclass(frozen=True, slots=True)
 class InFlight:
-    """A plan whose result is awaited. `sampled`: the slot column its result must have; `tokens`: prefill tokens + decode rows; `sent`: when."""
+    """A plan whose result is awaited. `sampled`: the slot column its result must have; `prefill` tokens and decode `rows`; `sent`: when."""
 
     step: int
     sampled: bytes
     touched: I32
-    tokens: int
+    prefill: int
+    rows: int
     sent: float
 
 
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """Decode `rows` (ascending slots) with the table columns `grown` for them. `starved`: a row that decodes lacks a block, or has
+    one because another was preempted."""
+
+    rows: I32
+    grown: Columns | None
+    preempted: list[Request]
+    starved: bool
+
+
 class Session:
-    def __init__(self, number: int, geometry: Geometry, run_ahead: int) -> None:
+    def __init__(self, number: int, geometry: Geometry, args: SchedulerArgs, tally: Tally) -> None:
         self.number = number
         self.geometry = geometry
         self.slots = Slots(geometry)
-        self.blocks = Blocks(geometry)
-        self.reservation = Reservation(geometry)
+        self.pool = Pool(geometry, args.prefix_cache, tally)
+        self.headroom = Headroom(geometry.block_size)
         self.inflight: deque[InFlight] = deque()
         self.prefilling: list[int] = []
-        self._run_ahead = run_ahead
+        self._run_ahead = args.run_ahead
+        self._keep = args.prefix_cache
+        self._tally = tally
         self._step = 0
         self._released: list[int] = []
         self._decode = b""
 
     @property
     def may_plan(self) -> bool:
-        return len(self.inflight) <= self._run_ahead
+        return len(self.inflight) < self._run_ahead
 
-    def fits(self, limit: int) -> bool:
-        """Whether a row of at most `limit` tokens can be admitted now."""
-        return self.slots.free > 0 and self.reservation.fits(limit)
+    @property
+    def next_step(self) -> int:
+        """The number of the plan that is composed next, or now."""
+        return self._step + 1
 
-    def admit(self, request: Request) -> int:
-        """Give the request a slot and its promise of blocks; `fits` must hold."""
-        limit = request.limit(self.geometry)
-        slot = self.slots.enter(request, limit)
-        self.reservation.promise(slot, limit)
+    # Admission
+
+    def cached(self, request: Request) -> int:
+        """Tokens of a waiting request whose KV is there, as seen when it was first asked."""
+        if request.hit is None:
+            request.hit = 0 if request.salt is None else self.pool.match(request.salt, request.tokens).size * self.geometry.block_size
+        return request.hit
+
+    def admit(self, request: Request, composition: Composition) -> str:
+        """Give the request a slot if that can be done now: "".
+
+        Else what it waits for: a "slot", "blocks", or the "prefix" that this very plan computes.
+        """
+        if not self.slots.free:
+            return "slot"
+        pool = self.pool
+        path = pool.match(request.salt, request.tokens) if request.salt is not None else np.zeros(0, dtype=np.int32)
+        if pool.born_in(path, self.next_step):
+            return "prefix"
+        pool.hold(path)
+        lacking = self.geometry.blocks_for(request.tokens.size) - path.size
+        running = self.slots.state == RUNNING
+        headroom = self.headroom.blocks((self.slots.limit - self.slots.length)[running]) if running.any() else 0
+        if lacking + headroom > pool.available or not pool.room(1):
+            pool.let_go(path)
+            return "blocks"
+        self._enter(request, path, composition)
+        return ""
+
+    def _enter(self, request: Request, path: I32, composition: Composition) -> None:
+        cached = path.size * self.geometry.block_size
+        slot = self.slots.enter(request, request.limit(self.geometry), cached)
+        composition.appends.append(self.pool.begin(slot, request.salt or "", path))
+        if request.salt is None:
+            self.pool.stop_entering(slot)
+        source = self._fork_of(request, path.size, composition)
+        if source is not None:
+            columns = self.pool.blocks.cover(slot, request.tokens.size)
+            composition.appends.append(columns)
+            composition.copies.append((source, int(columns[2][0])))
+            cached += self._copied(request)
+            self.slots.planned[slot] = cached
+            self._tally.add("copied_blocks")
+        if not request.ran:
+            request.cached = cached
+            self._tally.add("prefix_queries", request.tokens.size)
+            self._tally.add("prefix_hits", cached)
         self.prefilling.append(slot)
-        return slot
+        composition.admitted.append((request, cached))
 
-    def chunk(self, slot: int, budget: int) -> tuple[Chunk, Columns]:
-        """Plan the next at most `budget` tokens of a row that prefills, with the blocks they need."""
+    def _copied(self, request: Request) -> int:
+        """Tokens of the last block of a prompt that a copy saves: all but the last of the prompt."""
+        return (request.prompt_len - 1) % self.geometry.block_size
+
+    def _fork_of(self, request: Request, shared: int, composition: Composition) -> int | None:
+        """The block of the first choice that holds the end of the same prompt, when an earlier plan computes it and only it is not shared."""
+        leader = request.leader
+        if leader is None or request.ran or not self._copied(request) or shared != (request.prompt_len - 1) // self.geometry.block_size:
+            return None
+        slot = leader.slot
+        if slot == WAITING or not self.slots.decoding[slot] or any(chunk.slot == slot for chunk in composition.chunks):
+            return None
+        return self.pool.copy_of(slot, shared, self.next_step)
+
+    # Steps
+
+    def chunk(self, slot: int, budget: int) -> tuple[Chunk, Columns] | None:
+        """Plan the next at most `budget` tokens of a row that prefills, with the blocks they need; None when there is no block now."""
         start, target = int(self.slots.planned[slot]), int(self.slots.target[slot])
-        count = min(budget, target - start)
-        last = start + count == target
-        self.slots.planned[slot] += count
+        blocks = self.pool.blocks
+        lacking = blocks.lacking(slot, min(start + budget, target))
+        free = min(lacking, self.pool.room(lacking))
+        stop = min(start + budget, target, int(blocks.capacity[slot]) + free * self.geometry.block_size)
+        if stop == start:
+            return None
+        columns = blocks.cover(slot, stop)
+        last = stop == target
+        self.slots.planned[slot] = stop
         self.slots.decoding[slot] = last
-        return Chunk(slot, start, count, last), self.blocks.cover(slot, start + count)
+        if stop >= self.pool.due[slot]:
+            self.pool.enter(slot, self.slots.history[slot], stop, self.next_step)
+        if last and not self._keep:
+            self.pool.stop_entering(slot)
+        return Chunk(slot, start, stop - start, last), columns
 
-    def decode(self, rows: I32) -> Columns:
-        """Plan one decode step of `rows`, with the blocks they need."""
-        planned = self.slots.planned[rows]
-        grown = self.blocks.grow(rows[planned == self.blocks.capacity[rows]])
-        self.slots.planned[rows] = planned + 1
-        return grown
+    def ready(self) -> Ready:
+        """Rows that may decode now, and the blocks they get for it. Others are preempted for blocks, youngest and lowest priority first."""
+        preempted: list[Request] = []
+        rows, needy = self._needy()
+        if not needy.size:
+            return Ready(rows, None, preempted, False)
+        blocks = self.pool.blocks
+        while self.pool.room(needy.size) + blocks.retiring < needy.size:
+            preempted.append(self.preempt())
+            rows, needy = self._needy()
+        starved = blocks.free < needy.size
+        if starved:
+            by_seniority = sorted(needy.tolist(), key=lambda slot: seniority(self._request(slot)))
+            needy = np.sort(np.asarray(by_seniority[: blocks.free], dtype=np.int32))
+            rows = rows[(self.slots.planned[rows] < blocks.capacity[rows]) | np.isin(rows, needy)]
+        return Ready(rows, blocks.grow(needy), preempted, starved or bool(preempted and rows.size))
+
+    def _needy(self) -> tuple[I32, I32]:
+        """Rows that may decode, and those of them that need one more block for it."""
+        rows = self.slots.decodable()
+        return rows, rows[self.slots.planned[rows] == self.pool.blocks.capacity[rows]]
+
+    def decode(self, rows: I32) -> None:
+        """Plan one decode step of `rows`, whose blocks are there."""
+        self.slots.planned[rows] += 1
+
+    def _request(self, slot: int) -> Request:
+        request = self.slots.requests[slot]
+        if request is None:
+            raise InvariantError([f"slot {slot} runs without its request"])
+        return request
+
+    def preempt(self) -> Request:
+        """Take the least senior row out of its slot, with its tokens; it is to run again from them."""
+        request = max((request for request in self.slots.requests if request is not None), key=seniority)
+        request.tokens = self.slots.known(request.slot)
+        request.preemptions += 1
+        self.end(request.slot)
+        request.slot = WAITING
+        self.headroom.preempted()
+        self._tally.add("preemptions")
+        return request
 
     def seal(self, composition: Composition, now: float) -> StepPlan:
         """Number the composed step and put it in flight."""
         self._step += 1
-        decode = composition.decode.tobytes()
-        sampled = np.asarray([chunk.slot for chunk in composition.chunks if chunk.last], dtype=np.int32).tobytes() + decode
+        decode = pack_slots(composition.decode)
+        sampled = np.asarray([chunk.slot for chunk in composition.chunks if chunk.last], dtype=np.int32).tobytes() + composition.decode.tobytes()
         touched = np.concatenate([np.asarray([chunk.slot for chunk in composition.chunks], dtype=np.int32), composition.decode])
         self.slots.last_step[touched] = self._step
-        tokens = sum(chunk.count for chunk in composition.chunks) + composition.decode.size
-        self.inflight.append(InFlight(self._step, sampled, touched, tokens, now))
+        prefill = sum(chunk.count for chunk in composition.chunks)
+        self.inflight.append(InFlight(self._step, sampled, touched, prefill, composition.decode.size, now))
+        self.headroom.planned()
         sealed = StepPlan(
             session=self.number,
             step=self._step,
             release=np.asarray(self._released, dtype=np.int32).tobytes(),
             admit=admissions(composition.admitted),
-            append=appends(composition.appends),
+            append=appends([self.pool.swaps(self._step), *composition.appends]),
+            copies=copies(composition.copies),
             prefill=prefills(self.slots, composition.chunks),
             decode=None if decode and decode == self._decode else decode,
         )
@@ -102,21 +227,32 @@ class Session:
     def retire(self) -> InFlight:
         """The oldest plan's result is here: what only it could still touch becomes free."""
         done = self.inflight.popleft()
-        self.blocks.retire(done.step)
-        self._free(self.slots.retire(done.step))
+        self.pool.blocks.retire(done.step)
+        self._released += self.slots.retire(done.step)
         return done
 
+    def grown(self, rows: Places, length: I32) -> None:
+        """`rows` have `length` tokens now: blocks of theirs that are complete by that go into the prefix tree."""
+        complete = rows[length > self.pool.due[rows]]
+        if complete.size:
+            self.pool.enter_next(complete, self.slots.history, self.slots.last_step[complete])
+
     def end(self, slot: int) -> None:
-        """The row is over (finished, failed, aborted). The worker is told with the next plan after its slot is free."""
+        """The row is over (finished, failed, aborted, preempted). The worker is told with the next plan after its slot is free."""
         if slot in self.prefilling:
             self.prefilling.remove(slot)
-        self.blocks.release(slot, int(self.slots.last_step[slot]))
-        self._free(self.slots.end(slot))
+        self.pool.end(slot, int(self.slots.last_step[slot]))
+        self._released += self.slots.end(slot)
 
-    def _free(self, slots: list[int]) -> None:
-        for slot in slots:
-            self.reservation.end(slot)
-        self._released += slots
+    def rescue(self, request: Request) -> bool:
+        """Take a live request out of a session whose state is wrong; False when its tokens are lost."""
+        slot, request.slot = request.slot, WAITING
+        if slot == WAITING:
+            return True
+        if self.slots.key[slot] != request.key or not request.prompt_len <= self.slots.length[slot] < self.slots.limit[slot]:
+            return False
+        request.tokens = self.slots.known(slot)
+        return True
 
     def evacuate(self) -> list[Request]:
         """All running rows with their tokens so far, to run again in another session. This one is of no use afterwards."""
@@ -128,13 +264,14 @@ class Session:
 
     def check(self) -> None:
         """Raises InvariantError; see the parts."""
-        self.blocks.check()
+        self.pool.check()
         self.slots.check(self._run_ahead)
-        self.reservation.check(self.blocks.count)
         steps = [plan.step for plan in self.inflight]
+        running = self.slots.state == RUNNING
         facts = {
-            "a row's table does not cover what is planned": not ((self.slots.state == RUNNING) & (self.slots.planned > self.blocks.capacity)).any(),
-            "too many plans in flight": len(self.inflight) <= 1 + self._run_ahead,
+            "a row's table does not cover what is planned": not (running & (self.slots.planned > self.pool.blocks.capacity)).any(),
+            "a slot that does not run has blocks": not self.pool.blocks.count[~running].any(),
+            "too many plans in flight": len(self.inflight) <= self._run_ahead,
             "plans in flight are not consecutive": steps == list(range(self._step - len(steps) + 1, self._step + 1)),
             "a slot is to be released twice": len(set(self._released)) == len(self._released),
             "a slot to be released is in use": not self.slots.state[self._released].any(),

@@ -9,6 +9,7 @@ from scheduler.geometry import Geometry
 from scheduler.requests import Request
 from transport.columns import I32, I64
 
+Places = NDArray[np.intp]
 FREE, RUNNING, RETIRING = 0, 1, 2
 NO_TOKEN = -1
 
@@ -19,7 +20,7 @@ class Slots:
     `length`: tokens known. `target`: tokens to prefill before the first sample. `planned`: positions whose KV the plans sent so far compute.
     `limit`: length at which the row ends. `decoding`: the last prefill chunk has been planned and the row has not ended.
     `last_step`: the last plan that touches the row. `history` [slots, context]: the tokens themselves (pages never written cost no memory).
-    `ends` [slots, width]: end tokens, padded with NO_TOKEN.
+    `ends` [width, slots]: end tokens, padded with NO_TOKEN; no row has had more than `most_ends`.
     """
 
     def __init__(self, geometry: Geometry) -> None:
@@ -35,7 +36,8 @@ class Slots:
         self.limit: I32 = np.zeros(number, dtype=np.int32)
         self.last_step: I64 = np.zeros(number, dtype=np.int64)
         self.history: I32 = np.empty((number, geometry.context), dtype=np.int32)
-        self.ends: I32 = np.full((number, 4), NO_TOKEN, dtype=np.int32)
+        self.ends: I32 = np.full((4, number), NO_TOKEN, dtype=np.int32)
+        self.most_ends = 0
         self.requests: list[Request | None] = [None] * number
         self._free = list(range(number - 1, -1, -1))
         self._retiring: Epochs[int] = Epochs()
@@ -44,8 +46,8 @@ class Slots:
     def free(self) -> int:
         return len(self._free)
 
-    def enter(self, request: Request, limit: int) -> int:
-        """Give `request` a slot; there must be a free one."""
+    def enter(self, request: Request, limit: int, cached: int) -> int:
+        """Give `request` a slot; there must be a free one. The KV of its first `cached` tokens is there already."""
         slot = self._free.pop()
         size = request.tokens.size
         self.state[slot] = RUNNING
@@ -53,7 +55,8 @@ class Slots:
         self.tokenizer[slot] = request.tokenizer
         self.prompt_len[slot] = request.prompt_len
         self.length[slot] = self.target[slot] = size
-        self.planned[slot] = self.last_step[slot] = 0
+        self.planned[slot] = cached
+        self.last_step[slot] = 0
         self.limit[slot] = limit
         self.history[slot, :size] = request.tokens
         self._set_ends(slot, request.end_ids)
@@ -62,13 +65,14 @@ class Slots:
         return slot
 
     def _set_ends(self, slot: int, end_ids: list[int]) -> None:
-        width = self.ends.shape[1]
+        width, number = self.ends.shape
+        self.most_ends = max(self.most_ends, len(end_ids))
         if len(end_ids) > width:
-            wider = np.full((self.ends.shape[0], max(len(end_ids), 2 * width)), NO_TOKEN, dtype=np.int32)
-            wider[:, :width] = self.ends
+            wider = np.full((max(len(end_ids), 2 * width), number), NO_TOKEN, dtype=np.int32)
+            wider[:width] = self.ends
             self.ends = wider
-        self.ends[slot] = NO_TOKEN
-        self.ends[slot, : len(end_ids)] = end_ids
+        self.ends[:, slot] = NO_TOKEN
+        self.ends[: len(end_ids), slot] = end_ids
 
     def end(self, slot: int) -> list[int]:
         """The row has ended: nothing more is planned or delivered for it. Returns [slot] when it is free at once, else []."""
@@ -96,7 +100,7 @@ class Slots:
         return self.history[slot, : self.length[slot]].copy()
 
     def check(self, run_ahead: int) -> None:
-        """Raises InvariantError. `run_ahead`: plans that may be in flight."""
+        """Raises InvariantError. `run_ahead`: plans in flight at most."""
         running = self.state == RUNNING
         facts = {
             "free slots do not add up": np.array_equal(np.sort(self._free), np.flatnonzero(self.state == FREE)),
@@ -107,7 +111,7 @@ class Slots:
             ),
             "a row that does not run decodes": not (self.decoding & ~running).any(),
             "a row is longer than its limit": not (running & ((self.length >= self.limit) | (self.planned >= self.limit))).any(),
-            "a row is planned too far ahead": not (running & (self.planned > self.length + run_ahead)).any(),
+            "a row is planned too far ahead": not (running & (self.planned >= self.length + run_ahead)).any(),
             "a row decodes before its prefill": np.array_equal(self.decoding, running & (self.planned >= self.target)),
         }
         problems = [sentence for sentence, holds in facts.items() if not holds]

@@ -11,6 +11,12 @@ COUNTERS = (
     "generation_tokens",
     "steps",
     "failed_steps",
+    "preemptions",
+    "prefix_queries",
+    "prefix_hits",
+    "evicted_blocks",
+    "copied_blocks",
+    "invariant_violations",
 )
 
 
@@ -19,7 +25,8 @@ class Tally:
 
     `accepted` and its ends count sequences (n choices are n); `refused` counts those never accepted. `prompt_tokens` counts the prompt of each
     accepted request once, however many choices it has and however often it is computed; `generation_tokens` counts tokens delivered.
-    `steps` counts results.
+    `steps` counts results. `prefix_queries` counts the tokens of sequences when they first get a slot, `prefix_hits` those of them that were
+    cached.
     """
 
     def __init__(self) -> None:
@@ -27,6 +34,11 @@ class Tally:
 
     def add(self, name: str, number: int = 1) -> None:
         self.counts[name] += number
+
+    def balance(self, live: int) -> None:
+        """Make the equation hold again by raising a counter; what is missing ended in error."""
+        missing = self.counts["accepted"] - self.ended - live
+        self.add("errors" if missing > 0 else "accepted", abs(missing))
 
     @property
     def ended(self) -> int:

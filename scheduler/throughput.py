@@ -18,8 +18,11 @@ class Throughput:
             self._tokens /= 2
             self._seconds /= 2
 
+    def seconds_for(self, tokens: float) -> float | None:
+        """Seconds until `tokens` have been computed; None before anything was measured."""
+        return tokens * self._seconds / self._tokens if self._tokens and self._seconds else None
+
     def retry_after(self, tokens: float) -> float:
-        """Seconds until `tokens` have been computed, between SHORTEST and LONGEST; UNKNOWN before anything was measured."""
-        if not self._tokens or not self._seconds:
-            return UNKNOWN
-        return float(round(min(LONGEST, max(SHORTEST, tokens * self._seconds / self._tokens)), 1))
+        """`seconds_for` between SHORTEST and LONGEST, UNKNOWN for None."""
+        seconds = self.seconds_for(tokens)
+        return UNKNOWN if seconds is None else float(round(min(LONGEST, max(SHORTEST, seconds)), 1))

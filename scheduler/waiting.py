@@ -1,13 +1,18 @@
-"""The waiting line: by priority, then first come first served, aged so that nobody starves."""
+"""The waiting line: returning rows first, then tenants in fair turns, each by aged priority and cache hits."""
 
-import heapq
+from bisect import bisect_left, insort
+from collections.abc import Callable
 
 from scheduler.errors import InvariantError
-from scheduler.requests import Request
+from scheduler.requests import WAITING, Request
+from scheduler.shares import Shares
 
 AGEING_SECONDS = 5.0
 MAX_PRIORITY = 100
-FIRST = float("-inf")
+WINDOW = 8
+MOST_PASSES = 8
+
+Entry = tuple[float, int, Request]
 
 
 def score(priority: int, now: float) -> float:
@@ -19,46 +24,94 @@ def score(priority: int, now: float) -> float:
     return now - AGEING_SECONDS * max(-MAX_PRIORITY, min(MAX_PRIORITY, priority))
 
 
-class Waiting:
-    """A heap of requests by (score, order); removed ones stay as tombstones until they surface or outnumber the rest."""
+def seniority(request: Request) -> tuple[float, int]:
+    """Less is more senior: order of the line, and the reverse order of preemption."""
+    return request.score, request.order
 
-    def __init__(self) -> None:
-        self._heap: list[tuple[float, int, Request]] = []
-        self._present: dict[int, Request] = {}
+
+class Waiting:
+    """`tokens`: of all that wait. `shares` knows the tenant of every live request.
+
+    Rows that ran already (preempted, or their worker died) come back before everyone. Of a tenant's line the first WINDOW with the priority
+    of the first are looked at and the one with the longest cache hit goes first; the first is passed at most MOST_PASSES times.
+    """
+
+    def __init__(self, shares: Shares) -> None:
+        self._shares = shares
+        self._returning: list[Entry] = []
+        self._lines: dict[str, list[Entry]] = {}
+        self._number = 0
         self.tokens = 0
 
     def __len__(self) -> int:
-        return len(self._present)
+        return self._number
+
+    def reset(self, requests: list[Request]) -> None:
+        """Begin anew with these."""
+        self._returning.clear()
+        self._lines.clear()
+        self._number = self.tokens = 0
+        for request in requests:
+            request.slot = WAITING
+            self.push(request)
 
     def push(self, request: Request) -> None:
-        self._present[request.order] = request
+        line = self._returning if request.ran else self._lines.setdefault(request.tenant, [])
+        insort(line, (request.score, request.order, request))
+        self._number += 1
         self.tokens += request.tokens.size
-        heapq.heappush(self._heap, (request.score, request.order, request))
 
-    def head(self) -> Request | None:
-        """The next request, left in its place."""
-        while self._heap and self._heap[0][1] not in self._present:
-            heapq.heappop(self._heap)
-        return self._heap[0][2] if self._heap else None
+    def next(self, hit: Callable[[Request], int]) -> Request | None:
+        """Who is to be admitted next, left in its place. `hit` gives the tokens of a request that are cached."""
+        if self._returning:
+            return self._returning[0][2]
+        if not self._lines:
+            return None
+        line = self._lines[self._shares.turn(self._lines)]
+        first = line[0][2]
+        if len(line) == 1 or first.passes >= MOST_PASSES:
+            return first
+        return max((request for _, _, request in line[:WINDOW] if request.priority == first.priority), key=hit)
+
+    def admit(self, request: Request) -> None:
+        """`request`, just given by `next`, leaves the line for a slot."""
+        if not request.ran:
+            first = self._lines[request.tenant][0][2]
+            first.passes += first is not request
+        self.remove(request)
 
     def remove(self, request: Request) -> None:
-        del self._present[request.order]
+        line = self._line(request)
+        del line[self._index(line, request)]
+        if not line and not request.ran:
+            del self._lines[request.tenant]
+        self._number -= 1
         self.tokens -= request.tokens.size
-        if len(self._heap) > 2 * len(self._present) + 16:
-            self._heap = [entry for entry in self._heap if entry[1] in self._present]
-            heapq.heapify(self._heap)
+
+    def _line(self, request: Request) -> list[Entry]:
+        return self._returning if request.ran else self._lines[request.tenant]
+
+    def _index(self, line: list[Entry], request: Request) -> int:
+        return bisect_left(line, (request.score, request.order))
 
     def all(self) -> list[Request]:
         """Every waiting request, in order of arrival."""
-        return [self._present[order] for order in sorted(self._present)]
+        entries = [*self._returning, *(entry for line in self._lines.values() for entry in line)]
+        return sorted((entry[2] for entry in entries), key=lambda request: request.order)
 
     def check(self) -> None:
-        """Raises InvariantError when the counts do not add up."""
-        present = list(self._present.values())
-        problems = []
-        if self.tokens != sum(request.tokens.size for request in present):
-            problems.append(f"waiting tokens counted {self.tokens}")
-        if not {request.order for request in present} <= {order for _, order, _ in self._heap}:
-            problems.append("a waiting request is not in the line")
+        """Raises InvariantError when the counts do not add up or a line is out of order."""
+        everyone = self.all()
+        lines = [self._returning, *self._lines.values()]
+        facts = {
+            "waiting tokens do not add up": self.tokens == sum(request.tokens.size for request in everyone),
+            "waiting requests do not add up": self._number == len(everyone),
+            "a line is out of order": all(line == sorted(line) for line in lines),
+            "an empty line is kept": all(self._lines.values()),
+            "a request is in the wrong line": all(
+                request.tenant == tenant and not request.ran for tenant, line in self._lines.items() for _, _, request in line
+            ),
+        }
+        problems = [sentence for sentence, holds in facts.items() if not holds]
         if problems:
             raise InvariantError(problems)

@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from messages.request import Generate, Key
+from messages.key import Key
+from messages.request import Generate
 from messages.text import FINISH_LENGTH, FINISH_STOP, Ended, TextDelta, TokenLogprob
 from messages.tokens import FINISH_END_TOKEN, RUNNING
 from tokenizer_proc.detokenizer import Detokenizer

@@ -8,7 +8,9 @@ import msgspec
 
 from messages.admit import Abort, Admit
 from messages.cluster import ClusterState
-from messages.request import Cancel, Detokenize, FromFrontend, Generate, Key, Tokenize
+from messages.explain import Explain, Explained
+from messages.key import Key
+from messages.request import Cancel, Detokenize, FromFrontend, Generate, Tokenize
 from messages.text import Detokenized, Ended, Problem, Started, Tokenized
 from messages.tokens import FINISH_ERROR, FromScheduler, Refused, Tokens
 from tokenizer_proc import problems
@@ -86,6 +88,10 @@ class Service:
                 self._tokenize(message)
             case Detokenize():
                 self._detokenize(message)
+            case Explain():
+                self._explain(message)
+            case Explained():
+                self._explained(message)
 
     def on_cluster(self, state: ClusterState) -> None:
         """End what a death has cut off."""
@@ -176,6 +182,8 @@ class Service:
             end_ids=rules.end_ids,
             max_tokens=request.stop.max_tokens,
             priority=request.priority,
+            tenant=request.tenant,
+            cache_salt=request.cache_salt,
         )
         if self.cluster.context is None or not self.scheduler(admit):
             self._refuse(request.frontend, keys, problems.not_ready() if self.cluster.context is None else problems.overloaded())
@@ -254,6 +262,17 @@ class Service:
     def _say_problem(self, frontend: str, keys: list[Key], problem: Problem, sequence: Sequence | None = None) -> None:
         for key in keys:
             self.frontends[frontend](Ended(key=key, problem=problem, completion_tokens=sequence.tokens if sequence else 0))
+
+    # Questions about sequences
+
+    def _explain(self, question: Explain) -> None:
+        """Pass it on; whoever asked gives up by himself when no answer comes."""
+        if self._knows(question.frontend):
+            self.scheduler(msgspec.structs.replace(question, tokenizer=self.name))
+
+    def _explained(self, answer: Explained) -> None:
+        if self._knows(answer.frontend):
+            self.frontends[answer.frontend](answer)
 
     # Text services
 

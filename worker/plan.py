@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from messages.plan import Admissions, Appends, Copies, Prefills, StepPlan
-from transport.columns import F32, I32, I64, ColumnError, view_f32, view_i32, view_i64, view_u8
+from transport.columns import F32, I32, I64, ColumnError, view_f32, view_i32, view_i64, view_slots, view_u8
 from worker.slots import FLOATS, NO_BLOCK, NO_TOKEN, PenaltyState, Slots
 
 
@@ -75,7 +75,7 @@ class PlanReader:
         if plan.append is not None:
             self._append(plan.append)
         copies = (NOTHING, NOTHING) if plan.copies is None else self._copies(plan.copies)
-        self._decode = self._decode if plan.decode is None else view_i32(plan.decode)
+        self._decode = self._decode if plan.decode is None else view_slots(plan.decode)
         rows = self._rows(plan.prefill, self._decode)
         return rows, copies
 

@@ -17,7 +17,7 @@ from messages.admit import Abort, Admit
 from messages.cluster import LOADING, READY, STALLED, STOPPING, ClusterState, ProcessReport, ProcessState
 from messages.plan import ToWorker
 from messages.sampling import SamplingParams
-from messages.tokens import FINISH_ERROR, FromScheduler
+from messages.tokens import FINISH_ERROR, FromScheduler, Refused, Tokens
 from tests.support.null_worker import NullWorker, reference
 from tests.support.scheduler_bench import Client, arguments, attached, prompt_of
 from transport.columns import pack_i32
@@ -65,6 +65,7 @@ class Neighbours:
             self.scheduler.send(self.worker.deliver())
         for name, inbox in self._tokenizers.items():
             for answer in inbox.drain():
+                assert isinstance(answer, Tokens | Refused)
                 self.clients[name].receive(answer)
         self.reports += self._supervisor.drain()
 
@@ -142,16 +143,18 @@ def test_phases_facts_service_and_exit(start: Callable[..., Neighbours]) -> None
     assert_served(n.clients["tokenizer1"], 3, prompt_of(20, 1), None)
     n.until(lambda: n.reports[-1].counters.get("accepted") == 3 and n.gauge("slots_used", 0)() and n.gauge("running", 0)())
     last = n.reports[-1]
-    assert last.facts == {"context": CONTEXT, "blocks": 24, "block_size": 4, "slots": 4}
-    assert last.gauges == {
+    assert last.facts == {"context": CONTEXT, "wanted_context": CONTEXT, "blocks": 24, "block_size": 4, "slots": 4}
+    gauges = dict(last.gauges)
+    assert gauges.pop("blocks_free") + gauges.pop("blocks_cached") == 24
+    assert gauges == {
         "running": 0,
         "waiting": 0,
         "waiting_tokens": 0,
         "slots": 4,
         "slots_used": 0,
         "blocks": 24,
-        "blocks_free": 24,
         "blocks_used": 0,
+        "blocks_retiring": 0,
     }
     counters = last.counters
     assert counters["accepted"] == counters["finished_stop"] + counters["finished_length"] + counters["cancelled"] + counters["errors"]

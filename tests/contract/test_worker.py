@@ -18,7 +18,6 @@ from messages.plan import Attach, Shutdown, StepPlan
 from messages.result import Attached, FromWorker, StepFailed, StepResult, WorkerReady
 from tests.support.engines import tokens_of, worker_args
 from tests.support.plans import Planner, Row
-from transport.columns import pack_i32
 from transport.lifetime import ARGUMENTS_VARIABLE
 from transport.sockets import Inbox, Outbox
 from worker.args import WorkerArgs
@@ -110,7 +109,7 @@ def test_life(neighbours: Neighbours) -> None:
 
     for frame in (b"", b"\xff\x00", b"\x81\xa4type\xa4nope", msgspec.msgpack.encode(WorkerReady(worker="x")), os.urandom(5000)):
         play.outbox.send_frame(frame)
-    play.outbox.send(StepPlan(session=4, step=1, decode=pack_i32([2])))
+    play.outbox.send(StepPlan(session=4, step=1, decode=b"\x04"))
     play.outbox.send(StepPlan(session=6, step=1, release=b"xyz"))
     assert tokens_of(play.run(planner.plan(decode=None))) == tokens_of(results[0])
     counted = play.report(lambda report: report.counters.get("bad_frames", 0) >= 5)
@@ -138,7 +137,7 @@ def test_attaching_again_forgets_all_slots(neighbours: Neighbours) -> None:
     play.run(Planner(1).start(row))
     play.attach(2)
     play.run(Planner(2).start(row))
-    play.outbox.send(StepPlan(session=2, step=2, decode=pack_i32([1])))
+    play.outbox.send(StepPlan(session=2, step=2, decode=b"\x02"))
     assert play.answer(StepFailed).step == 2
     play.outbox.send(Shutdown())
     assert play.process.wait(timeout=20) == 0

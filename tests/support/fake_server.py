@@ -101,13 +101,21 @@ class FakeServer:
         await _event(response, {"choices": [{"index": 0, "finish_reason": "length", **end}]})
         if body.get("stream_options", {}).get("include_usage"):
             told = count - 1 if self.trouble == "short" else count
-            await _event(response, {"choices": [], "usage": {"prompt_tokens": len(body["prompt"]), "completion_tokens": told}})
+            await _event(response, {"choices": [], "usage": _prompt_usage(body) | {"completion_tokens": told}})
         await response.write(b"data: [DONE]\n\n")
         return response
 
 
 def _said(body: dict[str, Any]) -> str:
     return f"echo {body['messages'][-1]['content']}" if "messages" in body else f"echo {body['prompt']}"
+
+
+def _prompt_usage(body: dict[str, Any]) -> dict[str, Any]:
+    """A token per id or, in a chat, per word; of a chat all words but the newest message's are cached."""
+    if "messages" not in body:
+        return {"prompt_tokens": len(body["prompt"])}
+    words = [len(message["content"].split()) for message in body["messages"]]
+    return {"prompt_tokens": sum(words), "prompt_tokens_details": {"cached_tokens": sum(words[:-1])}}
 
 
 async def _event(response: web.StreamResponse, value: dict[str, Any]) -> None:

@@ -21,6 +21,7 @@ import zmq
 
 from frontend.args import FrontendArgs
 from messages.cluster import LOADING, READY, ClusterState, ProcessReport, ProcessState, ToSupervisor
+from messages.explain import Explain
 from messages.request import Cancel, Detokenize, FromFrontend, Generate, Tokenize
 from messages.text import Detokenized, Ended, FromTokenizer, Started, TextDelta, Tokenized
 from transport.reports import CLUSTER_FEED, SUPERVISOR
@@ -32,7 +33,7 @@ CONTEXT = 2048
 FRONTEND = "frontend0"
 TIMEOUT = 10.0
 
-Message = Generate | Cancel | Tokenize | Detokenize
+Message = Generate | Cancel | Tokenize | Detokenize | Explain
 Script = Callable[[Message], Iterable[FromTokenizer]]
 
 

@@ -1,25 +1,33 @@
 """A worker without a model, for tests of the scheduler: it executes plans, checks the contract strictly and answers deterministically.
 
-KV memory is simulated: a position holds the token that was computed there, and a sampled token is a pure function of the seed, the position and
-all tokens read through the block table. A block given away too early, a chunk in the wrong place or a token lost shows up as other output
+KV memory is simulated: a position holds its token and a checksum of all tokens up to it, as real KV depends on all that precedes it, and a
+sampled token is a pure function of seed, prompt length and the checksum read through the block table. A block given away too early, shared
+with the wrong history or written by two rows, a chunk in the wrong place or a token lost breaks a check here, or shows up as other output
 than that of `reference`.
+
+Memory keeps its content when a row is released, for the scheduler may hold it in its prefix cache; what is read is checked instead.
 """
 
 import zlib
+from array import array
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from struct import Struct
 
 import numpy as np
 from numpy.typing import NDArray
 
-from messages.plan import Admissions, Attach, Prefills, Shutdown, StepPlan, ToWorker
+from messages.plan import Admissions, Attach, Copies, Prefills, Shutdown, StepPlan, ToWorker
 from messages.result import NON_FINITE, OK, Attached, FromWorker, StepFailed, StepResult, WorkerReady
 from messages.tokens import FINISH_END_TOKEN, FINISH_ERROR, FINISH_LENGTH, LogprobColumns
-from transport.columns import pack_f32, pack_i32, pack_u8, view_f32, view_i32, view_i64, view_u8
+from tests.support.null_memory import CELL_BYTES, Memory, Row, cells
+from transport.columns import pack_f32, pack_i32, pack_u8, view_f32, view_i32, view_i64, view_slots, view_u8
 
-POISON = -7
 POISON_SEED_MARK = 1 << 40
 """A seed with this bit gets non-finite logits at the length in its lowest 10 bits."""
+SECONDS_PER_TOKEN = 0.001
+
+_DRAW = Struct("<Iqi").pack
 
 
 class ContractBrokenError(AssertionError):
@@ -31,74 +39,68 @@ def require(holds: bool, what: str) -> None:
         raise ContractBrokenError(what)
 
 
-def sample(seed: int, tokens: list[int], vocab: int) -> int | None:
-    """The token after `tokens`, or None for non-finite logits."""
-    if seed & POISON_SEED_MARK and len(tokens) == seed & 1023:
+def _draw(seed: int, length: int, prompt_len: int, checksum: int, vocab: int) -> int | None:
+    if seed & POISON_SEED_MARK and length == seed & 1023:
         return None
-    return zlib.crc32(np.asarray(tokens, dtype="<i4").tobytes(), seed & 0xFFFF_FFFF) % vocab
+    return zlib.crc32(_DRAW(checksum, seed, prompt_len)) % vocab
+
+
+def sample(seed: int, tokens: list[int], vocab: int, prompt_len: int = 0) -> int | None:
+    """The token after `tokens`, or None for non-finite logits. `prompt_len` as in the row's admission (penalties depend on it)."""
+    return _draw(seed, len(tokens), prompt_len, zlib.crc32(pack_i32(tokens)), vocab)
 
 
 def reference(seed: int, prompt: list[int], max_tokens: int | None, end_ids: list[int], context: int, vocab: int) -> tuple[list[int], int]:
     """What a request must give, alone: its tokens and its finish."""
-    tokens = list(prompt)
-    limit = context if max_tokens is None else min(context, len(prompt) + max_tokens)
+    tokens: list[int] = []
+    start, limit = len(prompt), context if max_tokens is None else min(context, len(prompt) + max_tokens)
+    checksum = zlib.crc32(pack_i32(prompt))
     while True:
-        token = sample(seed, tokens, vocab)
+        token = _draw(seed, start + len(tokens), start, checksum, vocab)
         if token is None:
-            return tokens[len(prompt) :], FINISH_ERROR
+            return tokens, FINISH_ERROR
         tokens.append(token)
         if token in end_ids:
-            return tokens[len(prompt) :], FINISH_END_TOKEN
-        if len(tokens) >= limit:
-            return tokens[len(prompt) :], FINISH_LENGTH
+            return tokens, FINISH_END_TOKEN
+        if start + len(tokens) >= limit:
+            return tokens, FINISH_LENGTH
+        checksum = zlib.crc32(token.to_bytes(4, "little"), checksum)
 
 
-@dataclass
-class Row:
-    """What a worker keeps of one slot."""
-
-    seed: int
-    prompt_len: int
-    logprobs: int
-    temperature: float
-    table: list[int] = field(default_factory=list)
-    length: int = 0
-    last: int | None = None
-
-
-@dataclass
+@dataclass(frozen=True, slots=True)
 class Touch:
     """Slots and blocks that a plan may touch, until its result has been delivered."""
 
-    slots: set[int]
-    blocks: set[int]
+    slots: frozenset[int]
+    blocks: frozenset[int]
 
 
 class NullWorker:
     """`receive` what the scheduler sends; `pending` holds messages for the scheduler, oldest first; `deliver` pops one.
 
     Plans are executed when they are received (a worker runs them in order, so the outcome is the same), but stay in flight until
-    their results are delivered.
+    their results are delivered. `run_ahead`: plans in flight at once. `admitted`: the columns every seed has been admitted with.
+    `computed`, `hits`: tokens prefilled, and tokens that rows took over from blocks computed before; `copies`: blocks copied; `swaps`: table
+    entries changed to another block of the same content; `seen`: rows that were told what they have seen.
     """
 
-    def __init__(self, attached: Attached, run_ahead: int = 1) -> None:
+    def __init__(self, attached: Attached, run_ahead: int = 2) -> None:
         self.geometry = attached
         self.run_ahead = run_ahead
         self.pending: deque[FromWorker] = deque()
         self.plans: list[StepPlan] = []
         self.fail_step_with: set[int] = set()
         self.rows: dict[int, Row] = {}
-        self._session = 0
-        self._step = 0
-        self._decode: NDArray[np.int32] = np.empty(0, dtype=np.int32)
-        self._inflight: deque[Touch] = deque()
-        self._kv = np.full((attached.blocks, attached.block_size), POISON, dtype=np.int32)
+        self.admitted: dict[int, set[tuple[float, ...]]] = {}
+        self.computed = self.hits = self.copies = self.swaps = self.seen = 0
+        self._forget(0)
         self.pending.append(WorkerReady(worker=attached.worker))
 
     def deliver(self) -> FromWorker:
         message = self.pending.popleft()
         if isinstance(message, StepResult) and message.session == self._session:
-            self._inflight.popleft()
+            for block in self._inflight.popleft().blocks:
+                self._memory.touched[block] -= 1
         return message
 
     def restart(self, attached: Attached | None = None) -> None:
@@ -134,119 +136,231 @@ class NullWorker:
 
     def _forget(self, session: int) -> None:
         self.rows.clear()
-        self._inflight.clear()
         self._session, self._step = session, 0
-        self._decode = np.empty(0, dtype=np.int32)
-        self._kv = np.full((self.geometry.blocks, self.geometry.block_size), POISON, dtype=np.int32)
+        self._decode: NDArray[np.int32] = np.empty(0, dtype=np.int32)
+        self._inflight: deque[Touch] = deque()
+        self._sources: set[int] = set()
+        self._memory = Memory(self.geometry.blocks, self.geometry.block_size)
 
     def _run(self, plan: StepPlan) -> None:
         self.plans.append(plan)
         require(plan.step == self._step + 1, f"step {plan.step} after {self._step}")
         self._step = plan.step
-        require(len(self._inflight) <= self.run_ahead, f"{len(self._inflight)} plans in flight and one more")
+        require(len(self._inflight) < self.run_ahead, f"{len(self._inflight)} plans in flight and one more")
         self._release(plan)
         if plan.admit is not None:
             self._admit(plan.admit)
         self._append(plan)
-        require(plan.copies is None, "copies")
+        copied = self._copy(plan.copies)
         prefilled, sampled, touched = self._prefill(plan.prefill)
         decoded = self._decode_rows(plan)
         require(not set(touched) & set(decoded), "a slot is prefilled and decoded in one step")
         require(0 < prefilled + len(decoded) <= self.geometry.max_step_tokens, f"{prefilled} + {len(decoded)} tokens in one step")
-        self._inflight.append(Touch({*touched, *decoded}, {block for slot in (*touched, *decoded) for block in self.rows[slot].table}))
+        self._put_in_flight([*touched, *decoded], copied)
         if self.fail_step_with & {self.rows[slot].seed for slot in (*touched, *decoded)}:
             self.pending.append(StepFailed(session=self._session, step=plan.step, message="asked to fail"))
             self.pending.append(WorkerReady(worker=self.geometry.worker))
             self._session = 0
             return
-        self.pending.append(self._sample(plan, sampled + decoded))
+        self.pending.append(self._sample(plan, sampled + decoded, prefilled + len(decoded)))
+
+    def _put_in_flight(self, slots: list[int], copied: list[int]) -> None:
+        blocks = frozenset(copied).union(*[self.rows[slot].table for slot in slots])
+        for block in blocks:
+            self._memory.touched[block] += 1
+        self._inflight.append(Touch(frozenset(slots), blocks))
 
     def _release(self, plan: StepPlan) -> None:
         for slot in view_i32(plan.release).tolist():
             require(slot in self.rows, f"release of slot {slot}, which is empty")
             require(not any(slot in touch.slots for touch in self._inflight), f"release of slot {slot}, which is in flight")
             for block in self.rows.pop(slot).table:
-                self._kv[block] = POISON
+                self._memory.users[block] -= 1
 
     def _admit(self, admit: Admissions) -> None:
         slots = view_i32(admit.slot).tolist()
         rows = len(slots)
-        columns = (view_i32(admit.prompt_len, rows), view_i64(admit.seed, rows), view_i32(admit.logprobs, rows), view_f32(admit.temperature, rows))
-        for column in (admit.top_p, admit.min_p, admit.presence_penalty, admit.frequency_penalty, admit.repetition_penalty, admit.top_k):
-            require(len(column) == 4 * rows, "a sampling column is of another length")
-        for slot, prompt_len, seed, logprobs, temperature in zip(slots, *columns, strict=True):
+        require(rows > 0, "empty admissions")
+        whole = [view_i32(admit.prompt_len, rows), view_i32(admit.logprobs, rows), view_i32(admit.top_k, rows)]
+        penalties = [admit.presence_penalty, admit.frequency_penalty, admit.repetition_penalty]
+        real = [view_f32(column, rows) for column in (*penalties, admit.temperature, admit.top_p, admit.min_p)]
+        columns = zip(*[column.tolist() for column in (*whole, *real)], strict=True)
+        for slot, seed, values in zip(slots, view_i64(admit.seed, rows).tolist(), columns, strict=True):
             require(0 <= slot < self.geometry.max_slots, f"slot {slot}")
             require(slot not in self.rows, f"slot {slot} admitted before it was released")
             require(not any(slot in touch.slots for touch in self._inflight), f"slot {slot} admitted while a plan in flight touches it")
-            self.rows[slot] = Row(int(seed), int(prompt_len), int(logprobs), float(temperature))
+            self.admitted.setdefault(seed, set()).add(values)
+            self.rows[slot] = Row(seed, values[0], values[1], penalties=values[3:6] != (0.0, 0.0, 1.0))
+        self._note_seen(admit)
+
+    def _note_seen(self, admit: Admissions) -> None:
+        slots = view_i32(admit.seen_slot).tolist()
+        counts = view_i32(admit.seen_count, len(slots)).tolist()
+        require(len(admit.seen_tokens) == 4 * sum(counts), "seen tokens do not fit their counts")
+        offset = 0
+        for slot, count in zip(slots, counts, strict=True):
+            require(slot in self.rows, f"seen tokens of slot {slot}, which is empty")
+            row = self.rows[slot]
+            require(row.seen is None and row.length == 0, f"seen tokens of slot {slot}, which knows its tokens")
+            require(row.penalties and count > 0, f"seen tokens of slot {slot}, which does not need them")
+            self.seen += 1
+            row.seen = admit.seen_tokens[offset : offset + 4 * count]
+            offset += 4 * count
 
     def _append(self, plan: StepPlan) -> None:
         if plan.append is None:
             return
-        slots = view_i32(plan.append.slot)
-        require(slots.size > 0, "empty appends")
-        owned = {block for row in self.rows.values() for block in row.table}
-        for slot, index, block in zip(slots, view_i32(plan.append.index, slots.size), view_i32(plan.append.block, slots.size), strict=True):
-            require(int(slot) in self.rows, f"append to slot {slot}, which is empty")
-            table = self.rows[int(slot)].table
-            require(int(index) == len(table) < self.geometry.max_blocks_per_slot, f"append at {index} of a table of {len(table)}")
+        slots = view_i32(plan.append.slot).tolist()
+        require(len(slots) > 0, "empty appends")
+        columns = (view_i32(plan.append.index, len(slots)).tolist(), view_i32(plan.append.block, len(slots)).tolist())
+        entries = list(zip(slots, *columns, strict=True))
+        for slot, _, block in entries:
+            require(slot in self.rows, f"append to slot {slot}, which is empty")
             require(0 <= block < self.geometry.blocks, f"block {block}")
-            require(int(block) not in owned, f"block {block} has two owners")
-            require(not any(int(block) in touch.blocks for touch in self._inflight), f"block {block} reused while a plan in flight touches it")
-            owned.add(int(block))
-            table.append(int(block))
+        new = [entry for entry in entries if not self._swap(*entry)]
+        for slot, index, block in new:
+            row = self.rows[slot]
+            require(index == len(row.table) < self.geometry.max_blocks_per_slot, f"append at {index} of a table of {len(row.table)}")
+            require(block not in row.table, f"block {block} twice in the table of slot {slot}")
+            require(row.length == 0 or self._memory.users[block] == 0, f"block {block} has two owners")
+            self._memory.users[block] += 1
+            row.table.append(block)
 
-    def _write(self, slot: int, token: int) -> None:
-        row = self.rows[slot]
-        require(row.length < self.geometry.context, f"position {row.length} beyond the context")
-        require(row.length // self.geometry.block_size < len(row.table), f"position {row.length} of slot {slot} has no block")
-        self._kv[row.table[row.length // self.geometry.block_size], row.length % self.geometry.block_size] = token
-        row.length += 1
+    def _swap(self, slot: int, index: int, block: int) -> bool:
+        """A row may be made to use another block that holds the very same part of its history; False when the entry is a new one."""
+        row, memory, size = self.rows[slot], self._memory, self.geometry.block_size * CELL_BYTES
+        if index >= len(row.table):
+            return False
+        require(block not in row.table, f"block {block} twice in the table of slot {slot}")
+        require((index + 1) * size <= len(row.content) and index < row.claimed, f"entry {index} of slot {slot} is changed before it is complete")
+        require(memory.cells[block] == row.content[index * size : (index + 1) * size], f"entry {index} of slot {slot} is changed to other content")
+        require(memory.space[block] == row.space, f"slot {slot} is made to share a block of another namespace")
+        memory.users[row.table[index]] -= 1
+        memory.users[block] += 1
+        row.table[index] = block
+        self.swaps += 1
+        return True
+
+    def _copy(self, copies: Copies | None) -> list[int]:
+        """Copy before anything is computed. Returns the blocks touched."""
+        self._sources.clear()
+        if copies is None:
+            return []
+        sources: list[int] = view_i32(copies.source).tolist()
+        targets: list[int] = view_i32(copies.target, len(sources)).tolist()
+        self._sources.update(sources)
+        require(len(sources) > 0 and len(set(targets)) == len(targets) and not self._sources & set(targets), "bad copies")
+        memory = self._memory
+        for source, target in zip(sources, targets, strict=True):
+            owners = [row for row in self.rows.values() if target in row.table]
+            require(len(owners) == 1, f"block {target}, which {len(owners)} rows own, is to be copied to")
+            require(memory.touched[target] == 0, f"block {target} is to be copied to while a plan in flight touches it")
+            require(owners[0].length == 0, f"block {target} of a row that runs is to be copied to")
+            memory.cells[target][:] = memory.cells[source]
+            memory.space[target] = memory.space[source]
+            owners[0].copied.add(target)
+        self.copies += len(sources)
+        return sources + targets
 
     def _prefill(self, prefill: Prefills | None) -> tuple[int, list[int], list[int]]:
         if prefill is None:
             return 0, [], []
-        slots = view_i32(prefill.slot)
-        count, flag = view_i32(prefill.count, slots.size), view_u8(prefill.sample, slots.size)
-        tokens = view_i32(prefill.tokens, int(count.sum()))
-        require(slots.size > 0 and len(set(slots.tolist())) == slots.size and bool((count > 0).all()), "bad prefills")
+        slots = view_i32(prefill.slot).tolist()
+        start, count = view_i32(prefill.start, len(slots)).tolist(), view_i32(prefill.count, len(slots)).tolist()
+        flag = view_u8(prefill.sample, len(slots)).tolist()
+        tokens = view_i32(prefill.tokens, sum(count)).tolist()
+        require(len(slots) > 0 and len(set(slots)) == len(slots) and min(count) > 0, "bad prefills")
+        for slot, first in zip(slots, start, strict=True):
+            require(slot in self.rows, f"chunk of slot {slot}, which is empty")
+            if self.rows[slot].length == 0:
+                self._begin(slot, first)  # all of these before any write: what this plan computes cannot be shared yet
         offset = 0
-        for slot, start, number in zip(slots.tolist(), view_i32(prefill.start, slots.size).tolist(), count.tolist(), strict=True):
-            require(start == self.rows[slot].length and self.rows[slot].last is None, f"chunk at {start} of a row of {self.rows[slot].length}")
-            for token in tokens[offset : offset + number].tolist():
-                require(0 <= token < self.geometry.vocab, f"token {token}")
-                self._write(slot, token)
+        for slot, first, number in zip(slots, start, count, strict=True):
+            require(first == self.rows[slot].length and self.rows[slot].last is None, f"chunk at {first} of a row of {self.rows[slot].length}")
+            self._write(slot, tokens[offset : offset + number])
             offset += number
-        return offset, slots[flag == 1].tolist(), slots.tolist()
+        self.computed += offset
+        return offset, [slot for slot, last in zip(slots, flag, strict=True) if last], slots
+
+    def _begin(self, slot: int, start: int) -> None:
+        """The first chunk of a row starts at `start`: everything below must be there, of one history, and of this row's namespace."""
+        row, size = self.rows[slot], self.geometry.block_size
+        require(0 <= start <= len(row.table) * size, f"slot {slot} starts at {start} with a table of {len(row.table)} blocks")
+        row.claimed, part = divmod(start, size)
+        if part:
+            require(row.table[row.claimed] in row.copied, f"slot {slot} starts within block {row.table[row.claimed]}, which is not its own copy")
+            row.claimed += 1
+        held = row.table[: row.claimed]
+        row.content = bytearray(self._memory.read(held, start))
+        values = array("q", bytes(row.content))
+        require(min(values, default=0) >= 0, f"slot {slot} starts at {start}, but not all of it has been computed")
+        tokens = [value & 0xFFFF_FFFF for value in values]
+        expected, row.checksum = cells(tokens, 0)
+        require(row.content == expected, f"slot {slot} starts at {start} upon blocks that are not of one history")
+        require(all(self._memory.space[block] == row.space for block in held), f"slot {slot} shares a block of another namespace")
+        require(row.seen == (pack_i32(tokens) if row.penalties and start else None), f"slot {slot} was not told what it has seen")
+        row.length = start
+        self.hits += start
+
+    def _write(self, slot: int, tokens: list[int]) -> None:
+        """Compute `tokens` at the end of the row. Checks that all before is as it was and that the blocks are the row's own."""
+        row, size, memory = self.rows[slot], self.geometry.block_size, self._memory
+        end = row.length + len(tokens)
+        require(end <= self.geometry.context, f"position {end - 1} beyond the context")
+        require(end <= len(row.table) * size, f"position {end - 1} of slot {slot} has no block")
+        require(min(tokens) >= 0 and max(tokens) < self.geometry.vocab, f"tokens {tokens}")
+        require(memory.read(row.table, row.length) == row.content, f"a block of slot {slot} was overwritten while its row still needs it")
+        new, row.checksum = cells(tokens, row.checksum)
+        row.content += new
+        for index in range(row.length // size, (end - 1) // size + 1):
+            self._claim(slot, index)
+            first, last = max(row.length, index * size), min(end, (index + 1) * size)
+            block = memory.cells[row.table[index]]
+            block[(first - index * size) * CELL_BYTES : (last - index * size) * CELL_BYTES] = row.content[first * CELL_BYTES : last * CELL_BYTES]
+        row.length = end
+
+    def _claim(self, slot: int, index: int) -> None:
+        """The row is about to write to its block `index`."""
+        row, memory = self.rows[slot], self._memory
+        block = row.table[index]
+        require(memory.users[block] == 1, f"slot {slot} writes to block {block}, which {memory.users[block]} rows hold")
+        if index >= row.claimed:
+            require(memory.touched[block] == 0, f"slot {slot} writes to block {block}, which a plan in flight touches")
+            require(block not in self._sources, f"slot {slot} writes to block {block}, which is copied in the same plan")
+            row.claimed = index + 1
+            memory.space[block] = row.space
 
     def _decode_rows(self, plan: StepPlan) -> list[int]:
-        rows = self._decode if plan.decode is None else view_i32(plan.decode)
+        rows: NDArray[np.int32] = self._decode if plan.decode is None else view_slots(plan.decode)
         require(plan.decode is None or rows.size == 0 or not np.array_equal(rows, self._decode), "the same decode rows sent again")
         self._decode = rows
-        require(len(set(rows.tolist())) == rows.size, "a slot decodes twice")
-        for slot in rows.tolist():
+        slots = [int(slot) for slot in rows]
+        require(len(set(slots)) == len(slots), "a slot decodes twice")
+        for slot in slots:
+            require(slot in self.rows, f"slot {slot} decodes, which is empty")
             last = self.rows[slot].last
             require(last is not None, f"slot {slot} decodes before its prefill")
-            self._write(slot, last or 0)
-        return [int(slot) for slot in rows]
+            self._write(slot, [last or 0])
+        return slots
 
-    def _history(self, row: Row) -> list[int]:
-        flat = self._kv[row.table].reshape(-1)[: row.length].tolist() if row.table else []
-        require(POISON not in flat, "a block was reused while its row still needs it")
-        return [int(token) for token in flat]
-
-    def _sample(self, plan: StepPlan, slots: list[int]) -> StepResult:
+    def _sample(self, plan: StepPlan, slots: list[int], computed: int) -> StepResult:
         tokens, status, asked = [], [], []
         for place, slot in enumerate(slots):
             row = self.rows[slot]
-            token = sample(row.seed, self._history(row), self.geometry.vocab)
+            token = _draw(row.seed, row.length, row.prompt_len, row.checksum, self.geometry.vocab)
             row.last = 0 if token is None else token
             tokens.append(-1 if token is None else token)
             status.append(NON_FINITE if token is None else OK)
             if row.logprobs >= 0 and token is not None:
                 asked.append((place, token, row.logprobs))
         return StepResult(
-            session=plan.session, step=plan.step, slot=pack_i32(slots), token=pack_i32(tokens), status=pack_u8(status), logprobs=_logprobs(asked)
+            session=plan.session,
+            step=plan.step,
+            slot=pack_i32(slots),
+            token=pack_i32(tokens),
+            status=pack_u8(status),
+            logprobs=_logprobs(asked),
+            seconds=SECONDS_PER_TOKEN * computed,
         )
 
 

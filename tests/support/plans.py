@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from messages.plan import Admissions, Appends, Prefills, StepPlan
-from transport.columns import pack_f32, pack_i32, pack_i64, pack_u8
+from transport.columns import pack_f32, pack_i32, pack_i64, pack_slots, pack_u8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +95,7 @@ class Planner:
             admit=admissions(admit) if admit else None,
             append=appends(admit) if admit else None,
             prefill=prefills(chunks) if chunks else None,
-            decode=None if decode is None else pack_i32(list(decode)),
+            decode=None if decode is None else pack_slots(np.asarray(decode, dtype=np.int32)),
         )
 
     def start(self, row: Row) -> StepPlan:

@@ -44,10 +44,16 @@ def arguments(**changes: object) -> SchedulerArgs:
 
 
 class Client:
-    """What one tokenizer has been told, checked as it comes: order of `index`, nothing after the end."""
+    """What one tokenizer has been told, checked as it comes: order of `index`, nothing after the end or for keys in `gone`.
+
+    `expected` has the tokens due to a key, where somebody knows them beforehand.
+    """
 
     def __init__(self) -> None:
         self.tokens: dict[int, list[int]] = {}
+        self.expected: dict[int, list[int]] = {}
+        self.gone: set[int] = set()
+        self.cached: dict[int, int] = {}
         self.finish: dict[int, int] = {}
         self.problems: dict[int, Problem] = {}
         self.refused: dict[int, Problem] = {}
@@ -65,14 +71,18 @@ class Client:
         columns = (view_i32(message.token, rows).tolist(), view_u8(message.finish, rows).tolist(), view_i32(message.index, rows).tolist())
         for key, token, finish, index in zip(keys, *columns, strict=True):
             assert key not in self.finish, f"key {key} goes on after its end"
+            assert key not in self.gone, f"key {key} goes on after its abort"
+            assert index == 0 or key not in message.cached
             known = self.tokens.setdefault(key, [])
             assert index == len(known), f"key {key}: index {index} after {len(known)} tokens"
             assert (finish == FINISH_ERROR) == (token == -1) == (key in message.problems)
             if token != -1:
+                assert key not in self.expected or token == self.expected[key][index], f"key {key}: token {token} at {index}"
                 known.append(token)
             if finish != RUNNING:
                 self.finish[key] = finish
         self.problems |= message.problems
+        self.cached |= message.cached
         self._read_logprobs(message, keys)
 
     def _read_logprobs(self, message: Tokens, keys: list[int]) -> None:
@@ -112,6 +122,8 @@ class Bench:
         priority: int = 0,
         sampling: SamplingParams | None = None,
         seeds: list[int] | None = None,
+        tenant: str = "",
+        cache_salt: str = "",
     ) -> list[int]:
         """Send an Admit; returns its keys. Seeds default to the keys."""
         keys = [next(self._keys) for _ in range(n)]
@@ -125,6 +137,8 @@ class Bench:
                 end_ids=end_ids or [],
                 max_tokens=max_tokens,
                 priority=priority,
+                tenant=tenant,
+                cache_salt=cache_salt,
             ),
             self.now,
         )

@@ -12,7 +12,7 @@ from typing import Any, Self, TypeVar
 import msgspec
 import zmq
 
-from messages.admit import Abort, Admit, FromTokenizerProc
+from messages.admit import FromTokenizerProc
 from messages.cluster import ClusterState, ProcessReport, ProcessState
 from messages.request import ChatPrompt, Generate, TextPrompt
 from messages.sampling import SamplingParams, StopRules
@@ -128,7 +128,7 @@ class Neighbours:
     def silent(self, name: str = "frontend0", seconds: float = 0.3) -> bool:
         return not self._frontends[name].wait(seconds)
 
-    def scheduled(self) -> Admit | Abort:
+    def scheduled(self) -> FromTokenizerProc:
         """The next message to the scheduler."""
         return self._next(self._scheduler)
 

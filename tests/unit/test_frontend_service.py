@@ -29,6 +29,9 @@ ROUTES = {
     "GET /health/startup",
     "GET /v1/models",
     "GET /v1/models/{id}",
+    "GET /v1/requests",
+    "GET /v1/requests/{id}",
+    "DELETE /v1/requests/{id}",
     "POST /tokenize",
     "POST /detokenize",
     "POST /v1/chat/completions",
@@ -94,11 +97,11 @@ async def test_no_handler_blocks_the_loop(blocking_is_an_error: BlockBuster) -> 
         ("/detokenize", {"tokens": [1]}),
     ]
     async with TestClient(TestServer(make_app(core))) as client:
-        for path in sorted(route.split()[1] for route in ROUTES if route.startswith("GET")):
-            async with client.get(path.replace("{id}", "m")) as response:
-                assert (path, response.status) == (path, 200)
         for path, body in posts:
-            async with client.post(path, json=body) as response:
+            async with client.post(path, json=body, headers={"X-Request-Id": "m"}) as response:
                 assert (path, response.status) == (path, 200)
                 await response.read()
+        for method, path in sorted(route.split() for route in ROUTES if not route.startswith("POST")):
+            async with client.request(method, path.replace("{id}", "m")) as response:
+                assert (path, response.status) == (path, 200)
     assert len(core.dispatcher) == 0

@@ -118,6 +118,7 @@ async def test_events_before_a_problem_are_delivered_first(bench: Bench) -> None
     bench.dispatcher.receive(TextDelta(key, "x", 1))
     bench.dispatcher.receive(Ended(key=key, problem=Problem(status=500, code="non_finite", message="no")))
     assert [message.text for _, message in await run.take()] == ["x"]
+    assert not run.done
     with pytest.raises(ApiError, match="no"):
         await run.take()
 

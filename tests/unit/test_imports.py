@@ -18,7 +18,9 @@ import pytest
 from launcher.cli import build_parser
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ["checkpoint", "frontend", "kernels", "launcher", "messages", "pagewire", "scheduler", "tokenizer_proc", "transport", "worker"]
+PACKAGES = [
+    "checkpoint", "frontend", "kernels", "launcher", "messages", "pagewire", "scheduler", "simulator", "tokenizer_proc", "transport", "worker",
+]  # fmt: skip
 SOURCES = [ROOT / "launch.py", *(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))]
 BARRED = {"transformers", "pickle", "cloudpickle", "marshal", "shelve"}
 HELP_CPU_SECONDS = 0.3
@@ -26,14 +28,18 @@ SLOW_MACHINE = 3.0
 
 SAMPLING = "--max-tokens --min-p --port --seed --stop --system --temperature --top-k --top-p --url"
 CLI = {
+    "bench chat": (
+        "--compare --json --max-tokens --model --port --seed --start --start-args --system-tokens --timeout --turns --url --user-tokens --users"
+    ),
+    "bench scheduler": "--json --no-growth --rows --run-ahead --steps",
     "bench serve": (
         "--concurrency --json --max-tokens --model --port --prompt-tokens --rate --requests --seed --start --start-args --streams --timeout --url"
     ),
     "chat": SAMPLING,
     "cluster start": (
         "--block-size --chat-template --chunk-tokens --detach --device --dtype --dummy-weights --frontends --hang-timeout --host "
-        "--kv-tokens --log-level --max-context --max-queue --max-slots --max-step-tokens --model --port --served-model-name "
-        "--startup-timeout --threads --tokenizers"
+        "--kv-tokens --log-level --max-context --max-queue --max-queue-tokens --max-slots --max-step-tokens --model --port "
+        "--prefix-cache --record --record-tokens --run-ahead --served-model-name --startup-timeout --target-itl --threads --tokenizers"
     ),
     "cluster status": "--json --port",
     "cluster stop": "--port --timeout",
@@ -42,8 +48,14 @@ CLI = {
     "model inspect": "--json model",
     "model list": "--json",
     "model pull": "--wheel name",
+    "simulate": (
+        "--answer-tokens --block-size --blocks --chunk-tokens --cost-model --fit --json --max-context --max-queue --max-queue-tokens --max-slots "
+        "--max-step-tokens --max-tokens --plot --prefix-cache --prompt-tokens --rate --replay --requests --run-ahead --seed --slots --speed "
+        "--system-tokens --target-itl --think --turns --user-tokens --users --workload recording"
+    ),
 }
 ROUTES = [
+    "DELETE /v1/requests/{id}",
     "GET /",
     "GET /health",
     "GET /health/live",
@@ -52,6 +64,8 @@ ROUTES = [
     "GET /metrics",
     "GET /v1/models",
     "GET /v1/models/{id}",
+    "GET /v1/requests",
+    "GET /v1/requests/{id}",
     "GET /version",
     "POST /detokenize",
     "POST /tokenize",
@@ -80,6 +94,8 @@ def loaded_after(code: str) -> set[str]:
         ("launcher.cli", "torch numpy zmq aiohttp asyncio transformers tokenizers"),
         ("launcher.supervisor", "torch transformers tokenizers aiohttp"),
         ("launcher.load", "torch transformers tokenizers numpy"),
+        ("launcher.simulate, launcher.bench_scheduler", "numpy msgspec zmq aiohttp simulator scheduler"),
+        ("simulator.bench, simulator.plot, simulator.recorded", "torch triton transformers tokenizers aiohttp checkpoint frontend worker launcher"),
         ("frontend.args, scheduler.args, tokenizer_proc.args, worker.args", "torch transformers tokenizers aiohttp"),
     ],
 )

@@ -18,21 +18,22 @@ START_OPTIONS = {
     *("--model", "--served-model-name", "--host", "--port", "--detach", "--device", "--dtype", "--threads", "--kv-tokens", "--block-size"),
     *("--max-slots", "--max-step-tokens", "--chunk-tokens", "--max-context", "--max-queue", "--chat-template", "--dummy-weights", "--tokenizers"),
     *("--frontends", "--log-level", "--startup-timeout", "--hang-timeout", "-h", "--help"),
+    *("--max-queue-tokens", "--run-ahead", "--prefix-cache", "--target-itl", "--record", "--record-tokens"),
 }
 
 
 def command(*path: str) -> argparse.ArgumentParser:
-    parser = build_parser(with_bench=False)
+    parser = build_parser("")
     for name in path:
         parser = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction)).choices[name]
     return parser
 
 
 def test_commands() -> None:
-    assert set(_choices(command())) == {"cluster", "chat", "generate", "model", "doctor", "bench"}
+    assert set(_choices(command())) == {"cluster", "chat", "generate", "model", "doctor", "simulate", "bench"}
     assert set(_choices(command("cluster"))) == {"start", "status", "stop"}
     assert set(_choices(command("model"))) == {"list", "pull", "inspect"}
-    assert set(_choices(command("bench"))) == {"serve"}
+    assert set(_choices(command("bench"))) == {"serve", "chat", "scheduler"}
 
 
 def _choices(parser: argparse.ArgumentParser) -> list[str]:
@@ -56,6 +57,11 @@ def test_options_of_cluster_start() -> None:
         ("--served-model-name", "a\nb", "without line breaks"),
         ("--hang-timeout", "-1", "-1 is not from 0 to 86400"),
         ("--frontends", "2", "2 is not from 1 to 1"),
+        ("--run-ahead", "0", "0 is not from 1 to 8"),
+        ("--run-ahead", "9", "9 is not from 1 to 8"),
+        ("--prefix-cache", "yes", "invalid choice: 'yes'"),
+        ("--target-itl", "0", "0 is not from 1 to 60000"),
+        ("--max-queue-tokens", "0", "0 is not from 1 to 2147483647"),
     ],
 )
 def test_values_out_of_bounds(option: str, value: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -71,6 +77,9 @@ def test_values_out_of_bounds(option: str, value: str, message: str, capsys: pyt
         (["--chunk-tokens", "513"], "--chunk-tokens 513 is over --max-step-tokens 512"),
         (["--max-slots", "300", "--max-step-tokens", "256"], "--max-slots 300 is over --max-step-tokens 256"),
         (["--chat-template", "/no/such/file"], "there is no file /no/such/file"),
+        (["--record", "/no/such/file"], "there is no folder /no/such"),
+        (["--record", __file__], "a recording is never written over"),
+        (["--record-tokens"], "name its file with --record FILE"),
     ],
 )
 def test_options_that_do_not_fit(options: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,17 +2,21 @@
 
 import io
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from launcher.child import describe_exit
+from launcher.cli import build_parser
 from launcher.display import TerminalAudience, ready_text, status_key, status_text
+from launcher.errors import LauncherError
 from launcher.progress import ByteBar, StatusLine
 from launcher.rundir import Cluster, ClusterInfo
 from launcher.specs import ClusterOptions, cluster_specs
-from launcher.start import free_port
+from launcher.start import free_port, options_from
 from launcher.status import duration, status_document, status_table
 from messages.cluster import ClusterState, ProcessState
+from scheduler.args import SchedulerArgs
 
 
 class Terminal(io.StringIO):
@@ -79,7 +83,9 @@ def test_the_start_names_what_is_still_missing() -> None:
 
 def test_ready_text_fits_the_model_and_the_shell() -> None:
     options = ClusterOptions(model_path="/m", model_name="it's", host="::", port=8001)
-    chat = ready_text(options, state(process("scheduler", facts={"context": 64}), process("tokenizer0", facts={"chat": True})))
+    small = ready_text(options, state(process("scheduler", facts={"context": 64, "wanted_context": 2048})))
+    assert "context 64 tokens instead of 2048: the KV memory holds no more, see --kv-tokens)" in small
+    chat = ready_text(options, state(process("scheduler", facts={"context": 64, "wanted_context": 64}), process("tokenizer0", facts={"chat": True})))
     assert "Pagewire is ready at http://[::1]:8001 (model it's, context 64 tokens)" in chat
     assert "curl http://[::1]:8001/v1/chat/completions" in chat
     assert "it'\\''s" in chat
@@ -90,12 +96,15 @@ def test_ready_text_fits_the_model_and_the_shell() -> None:
 
 def test_status_table() -> None:
     facts: dict[str, int | float | str] = {"blocks": 10, "block_size": 16, "slots": 4, "context": 64}
-    gauges = {"slots_used": 1.0, "waiting": 2.0, "waiting_tokens": 9.0, "blocks_used": 3.0}
-    scheduler = process("scheduler", "loading", detail="waiting for the worker", age=0.25, restarts=2, facts=facts, gauges=gauges)
+    gauges = {"slots_used": 1.0, "waiting": 2.0, "waiting_tokens": 9.0, "blocks_used": 3.0, "blocks_cached": 2.0}
+    counters = {"prefix_queries": 12_000.0, "prefix_hits": 9_000.0, "evicted_blocks": 5.0, "preemptions": 3.0}
+    numbers = {"facts": facts, "gauges": gauges, "counters": counters}
+    scheduler = process("scheduler", "loading", detail="waiting for the worker", age=0.25, restarts=2, **numbers)
     info = ClusterInfo(pid=5, host="127.0.0.1", port=8000, url="http://127.0.0.1:8000", model="m", started=0.0)
     text = status_table(Cluster(Path("/nowhere"), info), state(scheduler, ready=False, reason="scheduler waiting for the worker"))
     assert "m at http://127.0.0.1:8000: loading (scheduler waiting for the worker)" in text
-    assert "slots 1 of 4 in use, queue 2 (9 tokens), blocks 3 of 10 in use (16 tokens each), context 64 tokens" in text
+    assert "slots 1 of 4 in use, queue 2 (9 tokens), blocks 3 of 10 in use (16 tokens each), 2 cached, context 64 tokens" in text
+    assert "prefix cache: 75% of 12,000 prompt tokens found, 5 blocks evicted; preemptions 3" in text
     assert "2         waiting for the worker" in text
 
 
@@ -142,6 +151,51 @@ def test_the_table_of_processes() -> None:
     assert told["tokenizer1"]["frontends"] == ["frontend0"]
     assert (told["tokenizer0"]["chat_template"], told["scheduler"]["max_queue"], told["worker0"]["kv_tokens"]) == ("/t", 7, 640)
     assert told["scheduler"]["max_context"] == told["worker0"]["max_context"] == 99
+
+
+def scheduler_args(**options: Any) -> SchedulerArgs:
+    specs = cluster_specs(ClusterOptions(model_path="/m", model_name="m", port=8000, **options), "/run")
+    args = next(spec.args for spec in specs if spec.name == "scheduler")
+    assert isinstance(args, SchedulerArgs)
+    return args
+
+
+def test_what_the_scheduler_is_told() -> None:
+    args = scheduler_args()
+    default = SchedulerArgs(name="scheduler", incarnation=0, run_dir="/run", tokenizers=["tokenizer0"])
+    assert args == default
+    args = scheduler_args(run_ahead=1, prefix_cache=False, target_itl=0.05, max_queue_tokens=9, log_level="debug")
+    assert (args.run_ahead, args.prefix_cache, args.target_itl, args.max_queue_tokens, args.self_check) == (1, False, 0.05, 9, True)
+
+
+def test_scheduling_options_of_cluster_start(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    given = ["cluster", "start", "--model", str(tmp_path), "--port", "0"]
+    options = options_from(build_parser().parse_args(given))
+    assert (options.run_ahead, options.prefix_cache, options.target_itl, options.max_queue_tokens) == (2, True, None, 4_000_000)
+    given += ["--run-ahead", "8", "--prefix-cache", "off", "--target-itl", "12.5", "--max-queue-tokens", "100_000"]
+    options = options_from(build_parser().parse_args(given))
+    assert (options.run_ahead, options.prefix_cache, options.target_itl, options.max_queue_tokens) == (8, False, 0.0125, 100_000)
+
+
+def test_recording_options_of_cluster_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    given = ["cluster", "start", "--model", str(tmp_path), "--port", "0"]
+    assert options_from(build_parser().parse_args(given)).record is None
+    options = options_from(build_parser().parse_args([*given, "--record", "a.rec", "--record-tokens"]))
+    assert (options.record, options.record_tokens) == (str(tmp_path / "a.rec"), True)
+    args = scheduler_args(record=options.record, record_tokens=True)
+    assert (args.record, args.record_tokens) == (str(tmp_path / "a.rec"), True)
+
+
+def test_a_recording_is_a_new_file_that_can_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("launcher.start.os.access", lambda path, mode: False)
+    with pytest.raises(LauncherError, match="no permission to make a file in"):
+        options_from(build_parser().parse_args(["cluster", "start", "--record", str(tmp_path / "r")]))
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(LauncherError, match="exists already"):
+        options_from(build_parser().parse_args(["cluster", "start", "--record", str(tmp_path / "link")]))
 
 
 def test_any_free_port() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ["checkpoint", "frontend", "kernels", "launcher", "messages", "scheduler", "tokenizer_proc", "transport", "worker"]
+PACKAGES = ["checkpoint", "frontend", "kernels", "launcher", "messages", "scheduler", "simulator", "tokenizer_proc", "transport", "worker"]
 PROCESSES = ["frontend", "scheduler", "tokenizer_proc", "worker"]
 FOLDERS = {*PACKAGES, "pagewire", "tests", "bench", "docs", ".ci"}
 FILES = [

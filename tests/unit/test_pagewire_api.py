@@ -66,6 +66,8 @@ def test_trouble_is_an_error_with_its_code(trouble: str, code: str) -> None:
 def test_options_become_flags() -> None:
     assert _arguments("m", {"max_context": 64, "dummy_weights": True, "detach": False}) == ["--model", "m", "--max-context", "64", "--dummy-weights"]
     assert _arguments(None, {}) == []
+    assert _arguments(None, {"prefix_cache": False}) == ["--prefix-cache", "off"]
+    assert _arguments(None, {"prefix_cache": True}) == ["--prefix-cache", "on"]
 
 
 def test_a_cluster_that_does_not_start_tells_why() -> None:

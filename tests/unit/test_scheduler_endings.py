@@ -10,7 +10,7 @@ from tests.support.scheduler_bench import Bench, attached, prompt_of
 VOCAB = 29
 
 
-@pytest.fixture(params=[0, 1, 2], ids=lambda ahead: f"ahead{ahead}")
+@pytest.fixture(params=[1, 2, 3], ids=lambda ahead: f"ahead{ahead}")
 def bench(request: pytest.FixtureRequest) -> Bench:
     return Bench(run_ahead=request.param)
 

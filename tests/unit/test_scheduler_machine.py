@@ -1,162 +1,395 @@
-"""A stateful machine: any order of admissions, steps, late results, aborts, deaths.
+"""A stateful machine: any order of admissions, steps, late results, aborts, preemptions, deaths, over prompts that share their beginnings.
 
-Every invariant is checked after every rule, every output against the reference.
+Every invariant is checked after every rule, every token against the reference as it comes, and the null worker checks every plan.
 
-`PAGEWIRE_MACHINE_EXAMPLES` sets the number of examples for long runs.
+`PAGEWIRE_MACHINE_EXAMPLES` sets the number of examples for long runs, `PAGEWIRE_MACHINE_SEED` the seed they begin with. Round i of
+ROUND examples has seed + i, so a failure is repeated by that seed and ROUND examples.
 """
 
+import logging
 import os
+import time
+from collections import Counter
+from dataclasses import dataclass
+from random import Random
+from typing import ClassVar
 
-from hypothesis import HealthCheck, Phase, settings
+import pytest
+from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 
+from messages.explain import MAX_KEYS, WAITING, Explain, Explained
+from messages.result import Attached
 from messages.sampling import SamplingParams
-from messages.tokens import FINISH_ERROR
+from messages.text import Problem
+from messages.tokens import FINISH_END_TOKEN, FINISH_ERROR, FINISH_LENGTH
+from scheduler.errors import InvariantError
+from tests.support.null_memory import SPACE_SHIFT
 from tests.support.null_worker import POISON_SEED_MARK, reference
 from tests.support.scheduler_bench import Bench, attached, prompt_of
 
-VOCAB = 29
-EXAMPLES = int(os.environ.get("PAGEWIRE_MACHINE_EXAMPLES", "150"))
+VOCAB, CONTEXT = 29, 40
+EXAMPLES = int(os.environ.get("PAGEWIRE_MACHINE_EXAMPLES", "140"))
+SEED = int(os.environ.get("PAGEWIRE_MACHINE_SEED", "1"))
+ROUND, RULES = 250, 100
+SPACES = [("", ""), ("", "pepper"), ("acme", ""), ("acme", "pepper")]
+"""Tenants and salts: cache namespaces that must never meet."""
+OPENINGS = [prompt_of(CONTEXT, opening) for opening in range(3)]
+DRAINED = Problem(status=503, code="shutting_down", message="the server is shutting down")
+MUST_HAPPEN = ("preemptions", "evicted_blocks", "copied_blocks", "prefix_hits", "swaps", "seen", "restarts", "failed_steps", "429", "idle")
+
+TOKENIZERS = ["tokenizer0", "tokenizer1"]
+DICE = st.integers(0, 2**24 - 1)
+"""Decides all that is random in one rule: drawing each choice from hypothesis costs more than what the scheduler does with it."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a key was asked for, and what is due to it."""
+
+    prompt: list[int]
+    space: int
+    tokenizer: str
+    sampling: SamplingParams
+    seed: int
+    tokens: list[int]
+    finish: int
 
 
 class SchedulerMachine(RuleBasedStateMachine):
-    """`wanted`: what each key was asked for; `aborted`: keys of which only a prefix is due."""
+    """`wanted`: every key that was accepted; `over`: how many of them ended with an abort, by its counter."""
+
+    happened: ClassVar[Counter[str]] = Counter()
 
     @initialize(
-        blocks=st.integers(3, 24),
-        block_size=st.sampled_from([1, 2, 4, 16]),
-        slots=st.integers(1, 5),
-        step_tokens=st.integers(1, 12),
-        chunk=st.integers(1, 12),
-        run_ahead=st.integers(0, 3),
+        blocks=st.one_of(st.integers(3, 24), st.integers(3, 24), st.integers(25, 80)),
+        block_size=st.sampled_from([1, 2, 4, 4, 16]),
+        slots=st.sampled_from([1, 2, 3, 4, 5, 6, 9, 20]),
+        step_tokens=st.integers(1, 24),
+        chunk=st.integers(1, 24),
+        run_ahead=st.integers(1, 4),
+        prefix_cache=st.sampled_from([True, True, True, False]),
+        target_itl=st.sampled_from([None, None, 0.004, 0.05]),
+        max_queue=st.sampled_from([1, 8, 32, 64]),
+        max_queue_tokens=st.sampled_from([40, 2000, 2000]),
     )
-    def start(self, blocks: int, block_size: int, slots: int, step_tokens: int, chunk: int, run_ahead: int) -> None:
-        geometry = attached(blocks, block_size, slots, width=24, step_tokens=step_tokens, context=40)
-        self.bench = Bench(geometry, chunk_tokens=chunk, run_ahead=run_ahead, max_queue=12)
+    def start(
+        self,
+        blocks: int,
+        block_size: int,
+        slots: int,
+        step_tokens: int,
+        chunk: int,
+        run_ahead: int,
+        prefix_cache: bool,
+        target_itl: float | None,
+        max_queue: int,
+        max_queue_tokens: int,
+    ) -> None:
+        geometry = attached(blocks, block_size, slots, width=24, step_tokens=step_tokens, context=CONTEXT, vocab=VOCAB)
+        self.bench = Bench(
+            geometry,
+            chunk_tokens=chunk,
+            run_ahead=run_ahead,
+            prefix_cache=prefix_cache,
+            target_itl=target_itl,
+            max_queue=max_queue,
+            max_queue_tokens=max_queue_tokens,
+        )
         assert self.bench.engine.geometry is not None
         self.context = self.bench.engine.geometry.context
-        self.wanted: dict[int, tuple[int, list[int], int | None, list[int], str]] = {}
-        self.aborted: dict[int, list[int]] = {}
+        self.wanted: dict[int, Wanted] = {}
+        self.over: Counter[str] = Counter()
+        self.refused = 0
+        self.closing = False
+        self.broken = 0
+        self._numbers = 0
 
-    @rule(
-        length=st.integers(1, 41),
-        seed=st.integers(0, 99),
-        max_tokens=st.one_of(st.none(), st.integers(1, 12)),
-        n=st.integers(1, 3),
-        ends=st.lists(st.integers(0, VOCAB - 1), max_size=6),
-        tokenizer=st.sampled_from(["tokenizer0", "tokenizer1"]),
-        priority=st.integers(-2, 2),
-        poison=st.one_of(st.none(), st.integers(1, 40)),
-        logprobs=st.integers(-1, 2),
-    )
-    def admit(
+    # What is asked for
+
+    @rule(dice=DICE)
+    def admit(self, dice: int) -> None:
+        chance = Random(dice)
+        opening, length = chance.choice(OPENINGS), int(self.context * chance.random() ** 2)
+        prompt = opening[:length] + [chance.randrange(VOCAB) for _ in range(chance.randrange(4))] or [0]
+        penalty = chance.choice([1.0, 1.0, 1.2])
+        self._send(
+            CONTEXT * prompt if chance.random() < 0.02 else prompt,
+            max_tokens=chance.choice([None, None, 30, *range(1, 13)]),
+            n=chance.choice([1, 1, 1, 2, 3, 4]),
+            ends=chance.choice([[], [], [3], [1, 2, 5, 8, 13, 21]]),
+            tokenizer=chance.choice(TOKENIZERS),
+            priority=chance.randint(-2, 2),
+            space=chance.choice([0, 0, 0, 0, 1, 2, 2, 3]),
+            poison=chance.choice([None] * 9 + [5, 20, 33]),
+            sampling=SamplingParams(
+                logprobs=chance.randint(-1, 2), repetition_penalty=penalty, presence_penalty=0.5 if penalty != 1.0 else 0.0
+            ),
+        )
+
+    @precondition(lambda self: self.wanted)
+    @rule(dice=DICE)
+    def next_turn(self, dice: int) -> None:
+        """A chat goes on: an earlier prompt with what is known of its answer."""
+        chance = Random(dice)
+        key = self._key(chance)
+        want = self.wanted[key]
+        own = [chance.randrange(VOCAB) for _ in range(chance.randrange(3))]
+        prompt = want.prompt + self.bench.clients[want.tokenizer].tokens.get(key, []) + own
+        self._send(prompt, chance.randint(1, 6), chance.randint(1, 2), [], want.tokenizer, 0, want.space, None, SamplingParams())
+
+    @precondition(lambda self: self.wanted)
+    @rule(dice=DICE)
+    def the_same_again(self, dice: int) -> None:
+        """Several rows that share all of a prompt, each an Admit of its own."""
+        chance = Random(dice)
+        want = self.wanted[self._key(chance)]
+        for _ in range(chance.randint(1, 4)):
+            self._send(want.prompt, 4, 1, [], want.tokenizer, 0, want.space, None, want.sampling)
+
+    def _send(
         self,
-        length: int,
-        seed: int,
+        prompt: list[int],
         max_tokens: int | None,
         n: int,
         ends: list[int],
         tokenizer: str,
         priority: int,
+        space: int,
         poison: int | None,
-        logprobs: int,
+        sampling: SamplingParams,
     ) -> None:
-        prompt = prompt_of(length, seed)
-        seeds = [seed * 7 + i if poison is None else POISON_SEED_MARK | poison for i in range(n)]
-        sampling = SamplingParams(logprobs=logprobs)
-        keys = self.bench.admit(prompt, max_tokens, n=n, end_ids=ends, tokenizer=tokenizer, priority=priority, seeds=seeds, sampling=sampling)
-        refused = self.bench.clients[tokenizer].refused
-        for key, key_seed in zip(keys, seeds, strict=True):
-            if key in refused:
-                assert refused[key].status == (400 if length >= self.context and self.bench.engine.geometry is not None else 429)
-            else:
-                self.wanted[key] = (key_seed, prompt, max_tokens, ends, tokenizer)
+        self._numbers += 1
+        common = space << SPACE_SHIFT | (0 if poison is None else POISON_SEED_MARK | poison)
+        seeds = [common | (self._numbers * 4 + choice) << 10 for choice in range(n)]
+        place = dict(zip(("tenant", "cache_salt"), SPACES[space], strict=True))
+        keys = self.bench.admit(
+            prompt, max_tokens, n=n, end_ids=ends, tokenizer=tokenizer, priority=priority, seeds=seeds, sampling=sampling, **place
+        )
+        client = self.bench.clients[tokenizer]
+        for key, number in zip(keys, seeds, strict=True):
+            if key in client.refused:
+                self._refused(client.refused[key], prompt)
+                continue
+            tokens, finish = reference(number, prompt, max_tokens, ends, self.context, VOCAB) if len(prompt) < self.context else ([], FINISH_ERROR)
+            self.wanted[key] = Wanted(prompt, space, tokenizer, sampling, number, tokens, finish)
+            client.expected[key] = tokens
+
+    def _refused(self, problem: Problem, prompt: list[int]) -> None:
+        self.refused += 1
+        self.happened[str(problem.status)] += 1
+        if self.closing:
+            assert problem.status == 503
+        elif len(prompt) >= self.context and self.bench.engine.geometry is not None:
+            assert problem.status == 400
+        else:
+            assert problem.status == 429
+            assert problem.retry_after is not None
+
+    def _key(self, chance: Random) -> int:
+        """Any key; two times in three one that is live, if any is."""
+        live = [key for key in self.wanted if self._live(key)] if chance.randrange(3) else []
+        return chance.choice(live or list(self.wanted))
+
+    def _live(self, key: int) -> bool:
+        client = self.bench.clients[self.wanted[key].tokenizer]
+        return key not in client.finish and key not in client.gone
+
+    # What goes on
 
     @rule()
     def plan(self) -> None:
         self.bench.plan()
+        assert self.bench.worker.pending or self.bench.engine.idle, "sequences wait for ever"
 
     @rule(times=st.integers(1, 6))
     def step(self, times: int) -> None:
         for _ in range(times):
-            self.bench.step()
+            self.plan()
+            self.bench.deliver()
+
+    @rule(times=st.integers(1, 25))
+    def run(self, times: int) -> None:
+        for _ in range(times):
+            self.plan()
+            if not self.bench.deliver():
+                self.happened["idle"] += 1
+                return
 
     @rule()
     def late_result(self) -> None:
         self.bench.deliver()
 
-    @precondition(lambda self: self.wanted)
-    @rule(data=st.data(), finished=st.booleans())
-    def abort(self, data: st.DataObject, finished: bool) -> None:
-        keys = data.draw(st.lists(st.sampled_from(sorted(self.wanted)), max_size=3))
-        self.bench.abort(keys, finished)
-        self._gone(keys)
-
-    @rule(seconds=st.floats(0, 30))
-    def time_passes(self, seconds: float) -> None:
+    @rule(seconds=st.integers(0, 30))
+    def time_passes(self, seconds: int) -> None:
         self.bench.now += seconds
 
+    @precondition(lambda self: self.wanted)
     @rule()
-    def worker_restarts(self) -> None:
-        self.bench.worker.restart()
+    def explain(self) -> None:
+        """Of every live key, and of no other, it is said where it is."""
+        keys = list(self.wanted)[-MAX_KEYS:]
+        self.bench.engine.receive(Explain(key=1, frontend="frontend0", keys=keys, tokenizer="tokenizer0"), self.bench.now)
+        ((name, answer),) = self.bench.engine.take()
+        assert isinstance(answer, Explained)
+        assert (name, answer.key, answer.frontend) == ("tokenizer0", 1, "frontend0")
+        assert [standing.key for standing in answer.standings] == [key for key in keys if self._live(key)]
+        for standing in answer.standings:
+            want = self.wanted[standing.key]
+            known = len(self.bench.clients[want.tokenizer].tokens.get(standing.key, []))
+            assert (standing.prompt_tokens, standing.generated_tokens) == (len(want.prompt), known)
+            assert (standing.state == WAITING) == (standing.place is not None) == (standing.waits_for is not None)
+            assert 0 <= standing.computed_tokens <= len(want.prompt) + known + self.bench.args.run_ahead
+            assert standing.cached_tokens < len(want.prompt)
+
+    # What goes wrong
 
     @precondition(lambda self: self.wanted)
-    @rule(data=st.data())
-    def step_fails_once(self, data: st.DataObject) -> None:
-        key = data.draw(st.sampled_from(sorted(self.wanted)))
-        self.bench.worker.fail_step_with = {self.wanted[key][0]}
-        self.bench.plan()
-        self.bench.worker.fail_step_with = set()
+    @rule(dice=DICE)
+    def abort(self, dice: int) -> None:
+        chance = Random(dice)
+        keys, finished = [self._key(chance) for _ in range(chance.randint(1, 3))], chance.random() < 0.5
+        self.bench.abort(keys, finished)
+        self._gone(keys, "finished_stop" if finished else "cancelled")
 
-    @rule(name=st.sampled_from(["tokenizer0", "tokenizer1"]))
-    def tokenizer_dies(self, name: str) -> None:
+    @precondition(lambda self: self.wanted)
+    @rule(dice=DICE)
+    def something_breaks(self, dice: int) -> None:
+        """One rule for all of it, or little else would ever happen."""
+        chance = Random(dice)
+        match chance.choice("ttwwwsssr"):
+            case "t":
+                self._lose_tokenizer(chance.choice(TOKENIZERS))
+            case "w":
+                self.bench.worker.restart(self._other_geometry(chance) if chance.random() < 0.5 else None)
+                self.happened["restarts"] += 1
+            case "s":
+                self.bench.worker.fail_step_with = {self.wanted[self._key(chance)].seed}
+                self.bench.plan()
+                self.bench.worker.fail_step_with = set()
+            case _:
+                self._repair()
+
+    def _other_geometry(self, chance: Random) -> Attached:
+        """A worker may come back with any memory that holds one sequence of the same length."""
+        size = chance.choice([1, 2, 3, 4, 16])
+        blocks = chance.randint(-(-self.context // size), 50)
+        return attached(blocks, size, chance.randint(1, 12), width=50, step_tokens=chance.randint(1, 24), context=self.context, vocab=VOCAB)
+
+    def _lose_tokenizer(self, name: str) -> None:
         self.bench.engine.tokenizer_lost(name)
-        self._gone([key for key, want in self.wanted.items() if want[4] == name])
+        self._gone([key for key, want in self.wanted.items() if want.tokenizer == name], "cancelled")
 
-    def _gone(self, keys: list[int]) -> None:
+    def _gone(self, keys: list[int], counter: str) -> None:
         for key in keys:
-            client = self.bench.clients[self.wanted[key][4]]
-            if key not in client.finish:
-                self.aborted.setdefault(key, list(client.tokens.get(key, [])))
+            if self._live(key):
+                self.bench.clients[self.wanted[key].tokenizer].gone.add(key)
+                self.over[counter] += 1
+
+    def _repair(self) -> None:
+        """Whatever state it is in, it can begin anew from its tokens."""
+        self.bench.engine.repair(InvariantError(["none, this is a drill"]))
+        self.bench.flush()
+        self.broken += 1
+
+    @precondition(lambda self: len(self.wanted) > 60)
+    @rule()
+    def close(self) -> None:
+        self.bench.engine.close()
+        self.closing = True
+
+    @precondition(lambda self: self.closing)
+    @rule()
+    def drain_ends(self) -> None:
+        live = [key for key in self.wanted if self._live(key)]
+        self.bench.engine.fail_all(DRAINED)
+        self.bench.flush()
+        assert all(self.bench.clients[self.wanted[key].tokenizer].problems[key] is DRAINED for key in live)
+
+    # What must hold
 
     @invariant()
     def all_is_well(self) -> None:
         if not hasattr(self, "bench"):
             return
+        SchedulerMachine.happened["rules"] += 1
         self.bench.engine.check()
-        for key, got in self.aborted.items():
-            assert self.bench.clients[self.wanted[key][4]].tokens.get(key, []) == got, f"key {key} got more after its abort"
+        gauges = self.bench.engine.gauges()
+        assert gauges["blocks"] == sum(gauges[f"blocks_{place}"] for place in ("free", "cached", "retiring", "used"))
 
     def teardown(self) -> None:
         if not hasattr(self, "bench"):
             return
         self.bench.settle()
-        for key, (seed, prompt, max_tokens, ends, tokenizer) in self.wanted.items():
-            client = self.bench.clients[tokenizer]
-            tokens, finish = reference(seed, prompt, max_tokens, ends, self.context, VOCAB)
-            got = client.tokens.get(key, [])
-            assert got == tokens[: len(got)]
-            if key in self.aborted:
-                assert key not in client.finish
-            elif key in client.problems and client.problems[key].code == "step_failed":
-                assert client.finish[key] == FINISH_ERROR
-            elif len(prompt) >= self.context:  # it came while no worker was attached
-                assert (got, client.problems[key].code) == ([], "context_length_exceeded")
-            else:
-                assert (got, client.finish[key]) == (tokens, finish), f"key {key}: {self.wanted[key]} {client.problems.get(key)}"
+        assert self.bench.engine.idle, "sequences wait for ever"
+        for key, want in self.wanted.items():
+            self._check_output(key, want)
+        self._check_counters()
+        self._check_gauges()
+
+    def _check_output(self, key: int, want: Wanted) -> None:
+        client = self.bench.clients[want.tokenizer]
+        got, finish, problem = client.tokens.get(key, []), client.finish.get(key), client.problems.get(key)
+        if key in client.gone:
+            assert finish is None
+        elif problem is not None and problem.code in ("step_failed", "shutting_down"):
+            assert finish == FINISH_ERROR
+        elif len(want.prompt) >= self.context:  # it came while no worker was attached
+            assert problem is not None
+            assert (got, problem.code) == ([], "context_length_exceeded")
+        else:
+            assert (got, finish) == (want.tokens, want.finish), f"key {key}: {want}, {problem}"
+        assert 0 <= client.cached.get(key, 0) < len(want.prompt)
+        sampling = want.sampling
+        columns = (sampling.presence_penalty, sampling.frequency_penalty, sampling.repetition_penalty, sampling.temperature, sampling.top_p)
+        for prompt_len, logprobs, _, *floats in self.bench.worker.admitted.get(want.seed, set()):
+            assert (prompt_len, logprobs, *floats[:5]) == (len(want.prompt), sampling.logprobs, *[pytest.approx(value) for value in columns])
+
+    def _check_counters(self) -> None:
+        counts = self.bench.engine.tally.counts
+        ends = Counter(finish for client in self.bench.clients.values() for finish in client.finish.values())
+        assert counts["accepted"] == len(self.wanted)
+        assert counts["refused"] == self.refused
+        assert counts["finished_length"] == ends[FINISH_LENGTH]
+        assert counts["finished_stop"] == ends[FINISH_END_TOKEN] + self.over["finished_stop"]
+        assert counts["errors"] == ends[FINISH_ERROR]
+        assert counts["cancelled"] == self.over["cancelled"]
+        assert counts["generation_tokens"] == sum(len(tokens) for client in self.bench.clients.values() for tokens in client.tokens.values())
+        assert counts["invariant_violations"] == self.broken
+        assert counts["prefix_hits"] <= counts["prefix_queries"]
+        worker = self.bench.worker
+        names = ("accepted", "preemptions", "evicted_blocks", "copied_blocks", "prefix_hits", "failed_steps", "steps", "generation_tokens")
+        self.happened.update({name: counts[name] for name in names})
+        self.happened.update(swaps=worker.swaps, seen=worker.seen, examples=1)
+
+    def _check_gauges(self) -> None:
         gauges = self.bench.engine.gauges()
-        assert [gauges[name] for name in ("running", "waiting", "waiting_tokens", "slots_used", "blocks_used")] == [0] * 5
-        assert self.bench.engine.tally.ended == len(self.wanted) == self.bench.engine.tally.counts["accepted"]
+        used = ("running", "waiting", "waiting_tokens", "slots_used", "blocks_used", "blocks_retiring")
+        assert {name: gauges[name] for name in used} == dict.fromkeys(used, 0)
+        assert gauges["blocks_free"] + gauges["blocks_cached"] == gauges["blocks"]
 
 
-TestSchedulerMachine = SchedulerMachine.TestCase
-TestSchedulerMachine.settings = settings(
-    max_examples=EXAMPLES,
-    stateful_step_count=40,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    phases=[Phase.generate],  # shrinking one of these takes minutes
-    suppress_health_check=list(HealthCheck),
-)
+@pytest.mark.timeout(0 if EXAMPLES > ROUND else 300)
+def test_scheduler_machine(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL + 1, "scheduler")
+    SchedulerMachine.happened.clear()
+    started = time.monotonic()
+    for first in range(0, EXAMPLES, ROUND):
+        number = SEED + first // ROUND
+        machine = seed(number)(type("SchedulerMachine", (SchedulerMachine,), {}))
+        run_state_machine_as_test(
+            machine,
+            settings=settings(
+                max_examples=min(ROUND, EXAMPLES - first),
+                stateful_step_count=RULES,
+                deadline=None,
+                database=None,
+                phases=[Phase.generate],  # shrinking one of these takes minutes
+                suppress_health_check=list(HealthCheck),
+            ),
+        )
+        print(f"seed {number}, {time.monotonic() - started:.0f} s:", dict(sorted(SchedulerMachine.happened.items())), flush=True)
+    happened = SchedulerMachine.happened
+    assert happened["rules"] >= min(10_000, 40 * EXAMPLES)
+    assert [name for name in MUST_HAPPEN if not happened[name]] == []

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from messages.tokens import Tokens
 from scheduler.blocks import Blocks
 from scheduler.epochs import Epochs
 from scheduler.errors import InvariantError
@@ -30,22 +31,23 @@ def test_epochs_hold_until_their_plan_has_retired() -> None:
 
 
 def test_blocks_are_not_free_while_a_plan_in_flight_may_touch_them() -> None:
+    none = np.zeros(0, dtype=np.int32)
     blocks = Blocks(geometry_of(attached(blocks=3, block_size=4), None))
     slot, index, block = blocks.cover(0, 9)
     assert (slot.tolist(), index.tolist(), block.size) == ([0, 0, 0], [0, 1, 2], 3)
     assert blocks.cover(0, 5)[0].size == 0
     with pytest.raises(InvariantError):
         blocks.cover(1, 1)
-    blocks.release(0, 7)
-    assert blocks.free == 0
-    blocks.check()
+    blocks.give_up(blocks.clear(0, 7))
+    assert (blocks.free, blocks.retiring) == (0, 3)
+    blocks.check(none)
     blocks.retire(6)
     assert blocks.free == 0
     blocks.retire(7)
-    assert blocks.free == 3
-    blocks.check()
+    assert (blocks.free, blocks.retiring) == (3, 0)
+    blocks.check(none)
     blocks.grow(np.asarray([1, 2], dtype=np.int32))
-    blocks.check()
+    blocks.check(none)
 
 
 def test_ageing_is_one_class_per_ageing_seconds() -> None:
@@ -58,6 +60,7 @@ def test_ageing_is_one_class_per_ageing_seconds() -> None:
 def test_throughput_forgets_old_seconds() -> None:
     speed = Throughput()
     assert speed.retry_after(1000) == UNKNOWN
+    assert speed.seconds_for(1000) is None
     speed.add(1000, 1.0)
     assert speed.retry_after(5000) == 5.0
     assert speed.retry_after(1) == SHORTEST
@@ -88,20 +91,49 @@ def session_of(bench: Bench) -> Session:
     return bench.engine.session
 
 
+def test_a_row_without_its_request_is_a_broken_invariant() -> None:
+    with pytest.raises(InvariantError):
+        session_of(Bench())._request(0)
+
+
 def lose_block(bench: Bench) -> None:
-    session_of(bench).blocks.free -= 1
+    session_of(bench).pool.blocks.free -= 1
 
 
 def wrong_capacity(bench: Bench) -> None:
-    session_of(bench).blocks.capacity[0] += 1
+    session_of(bench).pool.blocks.capacity[0] += 1
 
 
-def promise_too_much(bench: Bench) -> None:
-    session_of(bench).reservation.total += 1
+def wrong_refs(bench: Bench) -> None:
+    session_of(bench).pool.blocks.refs[0] += 1
 
 
-def promise_too_little(bench: Bench) -> None:
-    session_of(bench).reservation.promised[0] = 0
+def wrong_unused(bench: Bench) -> None:
+    session_of(bench).pool.unused += 1
+
+
+def wrong_retiring(bench: Bench) -> None:
+    session_of(bench).pool.blocks.retiring += 1
+
+
+def lose_node(bench: Bench) -> None:
+    pool = session_of(bench).pool
+    pool.tree.forget(next(block for block in range(6) if block in pool.tree))
+
+
+def lose_leaf(bench: Bench) -> None:
+    session_of(bench).pool.tree._leaves.clear()
+
+
+def lose_child(bench: Bench) -> None:
+    tree = session_of(bench).pool.tree
+    tree._children = [number + 1 for number in tree._children]
+
+
+def lose_parent(bench: Bench) -> None:
+    tree = session_of(bench).pool.tree
+    node = next(iter(tree._key_of))
+    tree._key_of[node] = (5, tree._key_of[node][1])
 
 
 def lose_slot(bench: Bench) -> None:
@@ -125,11 +157,19 @@ def waiting_tokens(bench: Bench) -> None:
 
 
 def waiting_line(bench: Bench) -> None:
-    bench.engine._waiting._heap.clear()
+    bench.engine._waiting._lines[""].clear()
+
+
+def waiting_number(bench: Bench) -> None:
+    bench.engine._waiting._number += 1
+
+
+def no_request(bench: Bench) -> None:
+    session_of(bench).slots.requests[0] = None
 
 
 def lost_key(bench: Bench) -> None:
-    del bench.engine._live[1]
+    del bench.engine._live[2]
 
 
 def counters(bench: Bench) -> None:
@@ -141,22 +181,31 @@ def counters(bench: Bench) -> None:
     [
         lose_block,
         wrong_capacity,
-        promise_too_much,
-        promise_too_little,
+        wrong_refs,
+        wrong_unused,
+        wrong_retiring,
+        lose_node,
+        lose_leaf,
+        lose_child,
+        lose_parent,
         lose_slot,
         too_long,
         uncovered,
         release_twice,
         waiting_tokens,
         waiting_line,
+        waiting_number,
+        no_request,
         lost_key,
         counters,
     ],
 )
 def test_check_sees_what_is_broken(spoil: Callable[[Bench], None]) -> None:
-    bench = Bench(attached(blocks=6, slots=2))
-    bench.admit(prompt_of(3), 20)
-    bench.admit(prompt_of(3), 20)
+    bench = Bench(attached(blocks=12, slots=2))
+    bench.admit(prompt_of(9, 1), 1)
+    bench.settle()
+    for _ in range(3):
+        bench.admit(prompt_of(5), 20)
     for _ in range(3):
         bench.step()
     bench.engine.check()
@@ -164,3 +213,12 @@ def test_check_sees_what_is_broken(spoil: Callable[[Bench], None]) -> None:
     with pytest.raises(InvariantError) as found:
         bench.engine.check()
     assert found.value.problems
+    bench.engine.repair(found.value)
+    assert bench.engine.tally.counts["invariant_violations"] == 1
+    if spoil is too_long:  # its tokens cannot be right
+        [lost] = [message for _, message in bench.engine.take() if isinstance(message, Tokens)]
+        assert [problem.code for problem in lost.problems.values()] == ["internal_error"]
+        return
+    bench.settle()
+    assert bench.engine.idle
+    assert len(bench.clients["tokenizer0"].finish) == (3 if spoil is lost_key else 4)

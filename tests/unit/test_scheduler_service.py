@@ -13,6 +13,10 @@ from messages.admit import Admit, FromTokenizerProc
 from messages.cluster import LOADING, READY, STALLED, STOPPING, ClusterState, ProcessState
 from messages.result import FromWorker, WorkerReady
 from messages.sampling import SamplingParams
+from scheduler import __main__ as main_module
+from scheduler.args import SchedulerArgs
+from scheduler.errors import InvariantError
+from scheduler.recording import Reader
 from scheduler.service import Service, Sessions
 from tests.support.scheduler_bench import arguments, attached
 from transport.columns import pack_i32
@@ -121,3 +125,84 @@ def test_it_runs_until_asked_to_stop_and_ends_what_is_left(run_dir: Path) -> Non
     service.run()
     assert service._engine.idle
     assert service._engine.tally.counts["errors"] == 1
+
+
+def ready(service: Service) -> None:
+    take_in(service, WorkerReady(worker="worker0"))
+    assert service._engine._attaching is not None
+    take_in(service, msgspec.structs.replace(attached(), session=service._engine._attaching))
+
+
+def test_a_broken_invariant_in_a_step_is_repaired(service: Service) -> None:
+    ready(service)
+    session = service._engine.session
+    assert session is not None
+    session.pool.blocks.free = 0  # the ledger disagrees with itself
+    session.pool.blocks.retiring = 24
+    session.slots._free.clear()
+    take_in(service, admit(1, "tokenizer0"))
+    assert service._engine.tally.counts["invariant_violations"] == 0  # it only waits
+    session.slots._free.append(0)
+    session.pool.room = lambda number: 5  # type: ignore[method-assign]
+    take_in(service, admit(2, "tokenizer0"))
+    assert service._engine.tally.counts["invariant_violations"] == 1
+    assert set(service._engine._live) == {1, 2}
+    service._engine.check()
+
+
+def test_a_broken_invariant_in_a_message_is_repaired_and_the_next_message_heard(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    receive = service._engine.receive
+
+    def spoilt(message: FromTokenizerProc | FromWorker, now: float) -> None:
+        if isinstance(message, WorkerReady):
+            raise InvariantError(["spoilt"])
+        receive(message, now)
+
+    monkeypatch.setattr(service._engine, "receive", spoilt)
+    take_in(service, WorkerReady(worker="worker0"), admit(2, "tokenizer0"))
+    assert service._engine.tally.counts["invariant_violations"] == 1
+    assert set(service._engine._live) == {2}
+
+
+@pytest.mark.parametrize("self_check", [False, True])
+def test_an_idle_scheduler_checks_itself_when_asked_to(run_dir: Path, self_check: bool) -> None:
+    service = Service(arguments(run_dir=str(run_dir), self_check=self_check), StubLifetime())
+    try:
+        ready(service)
+        service._self_check()
+        assert service._engine.session is not None
+        service._engine.session.pool.unused += 1
+        service._self_check()
+        assert service._engine.tally.counts["invariant_violations"] == 0  # nothing has run since
+        service._engine.tally.add("steps")
+        service._self_check()
+        assert service._engine.tally.counts["invariant_violations"] == int(self_check)
+    finally:
+        service._lifetime.stopping.set()
+        service.run()
+
+
+def test_it_records_when_asked_to(run_dir: Path, tmp_path: Path) -> None:
+    service = Service(arguments(run_dir=str(run_dir), record=str(tmp_path / "recording"), drain_seconds=0.1), StubLifetime())
+    ready(service)
+    take_in(service, admit(1, "tokenizer0"))
+    service._lifetime.stopping.set()
+    service.run()
+    with Reader(tmp_path / "recording") as reader:
+        assert len(list(reader)) > 3
+
+
+def test_the_process_reads_its_arguments_and_runs(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[SchedulerArgs] = []
+    args = arguments(run_dir=str(run_dir))
+    monkeypatch.setattr(main_module, "read_arguments", lambda kind: args)
+    monkeypatch.setattr(main_module, "set_up_logging", lambda args: None)
+    monkeypatch.setattr(main_module, "Lifetime", lambda args: StubLifetime())
+
+    def run(service: Service) -> None:
+        ran.append(service._args)
+        service._close()
+
+    monkeypatch.setattr(Service, "run", run)
+    main_module.main()
+    assert ran == [args]

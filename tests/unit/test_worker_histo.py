@@ -58,8 +58,8 @@ def test_decode_and_reuse(models: Path) -> None:
     for step in range(20):
         for row in rows:
             engine.slots.last[row.slot] = IDS[len(row.prompt) + step]
-        found = full_logprobs(engine.run(planner.plan(decode=[2, 0, 1])), engine.slots.vocab)
-        for line, slot in zip(found, [2, 0, 1], strict=True):
+        found = full_logprobs(engine.run(planner.plan(decode=[0, 1, 2])), engine.slots.vocab)
+        for line, slot in zip(found, range(3), strict=True):
             ids = IDS[: len(rows[slot].prompt) + step + 1]
             np.testing.assert_allclose(line, closed_form(models / "histo-byte", ids)[-1], atol=1e-3)
 

@@ -39,8 +39,8 @@ BAD: dict[str, StepPlan] = {
     "step-number": StepPlan(session=1, step=2),
     "release-range": StepPlan(session=1, step=1, release=pack_i32([8])),
     "release-bytes": StepPlan(session=1, step=1, release=b"abc"),
-    "decode-unadmitted": StepPlan(session=1, step=1, decode=pack_i32([0])),
-    "decode-range": StepPlan(session=1, step=1, decode=pack_i32([-1])),
+    "decode-unadmitted": StepPlan(session=1, step=1, decode=b"\x01"),
+    "decode-range": StepPlan(session=1, step=1, decode=b"\x00" * 100 + b"\x01"),
     "decode-without-token": Planner().plan(admit=[ROW], decode=[1]),
     "admit-slot": admit_with(slot=pack_i32([8])),
     "admit-length": admit_with(seed=b""),
@@ -151,7 +151,7 @@ def test_same_seed_same_tokens_in_any_company(dice: Engine) -> None:
         dice.run(planner.start(other))
     together = tokens_of(dice.run(planner.start(row)))
     for _ in range(11):
-        together.append(tokens_of(dice.run(planner.plan(decode=[0, 1, 3, 2])))[2])
+        together.append(tokens_of(dice.run(planner.plan(decode=[0, 1, 2, 3])))[3])
     assert together == alone
     assert len(set(alone)) > 1
 

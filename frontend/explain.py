@@ -1,0 +1,119 @@
+"""GET /v1/requests and GET, DELETE /v1/requests/{id}: where requests are and what they wait for."""
+
+import asyncio
+import time
+from collections.abc import Iterable
+
+import msgspec
+from aiohttp import web
+
+from frontend.cards import Card, card, sequences
+from frontend.core import Core
+from frontend.errors import ApiError, invalid
+from frontend.middleware import request_id
+from frontend.register import Entry
+from frontend.streams import Run
+from messages.explain import MAX_KEYS, Explain, Explained, Standing
+
+ANSWER_SECONDS = 2.0
+DEFAULT_LISTED = 100
+MAX_LISTED = 256
+"""Requests in one list, and choices of them all together (one request with more of them is still listed)."""
+NO_ANSWER = "The scheduler did not answer in time: this is what the frontend alone knows."
+
+Tokenizer = tuple[str, int]
+
+
+class CardList(msgspec.Struct, kw_only=True):
+    """`has_more`: requests that are older run too."""
+
+    object: str = "list"
+    data: list[Card]
+    has_more: bool
+
+
+async def list_requests(core: Core, http: web.Request) -> web.Response:
+    """The running requests of all clients, newest first."""
+    limit = _limit(http)
+    running = core.register.newest()
+    listed = _bounded(running, limit)
+    return _json(CardList(data=await _cards(core, listed), has_more=len(listed) < len(running)))
+
+
+async def show_request(core: Core, http: web.Request) -> web.Response:
+    """Raises ApiError 404 for a request that neither runs nor is remembered."""
+    found = _find(core, http)
+    return _json(found if isinstance(found, Card) else (await _cards(core, [found]))[0])
+
+
+async def cancel_request(core: Core, http: web.Request) -> web.Response:
+    """End it, if it runs, and answer what has become of it. Raises ApiError 404 as `show_request` does."""
+    found = _find(core, http)
+    if isinstance(found, Card):
+        return _json(found)
+    found.cancel()
+    return _json(card(found, {}, time.monotonic()))
+
+
+def _find(core: Core, http: web.Request) -> Entry | Card:
+    name = request_id(http.match_info["id"])
+    found = core.register.find(name)
+    if found is None:
+        raise ApiError(404, "request_not_found", f"No request {name!r} is running or has ended lately.", "id")
+    return found
+
+
+def _limit(http: web.Request) -> int:
+    for name in http.query:
+        if name != "limit":
+            raise invalid(f"Unknown parameter {name[:64]!r}.", name[:64], "unknown_parameter")
+    text = http.query.get("limit", str(DEFAULT_LISTED))
+    if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= MAX_LISTED):
+        raise invalid(f"limit must be an integer from 1 to {MAX_LISTED}.", "limit")
+    return int(text)
+
+
+def _bounded(entries: list[Entry], limit: int) -> list[Entry]:
+    choices = 0
+    for number, entry in enumerate(entries[:limit]):
+        choices += sum(1 for _ in sequences(entry.run))
+        if number and choices > MAX_LISTED:
+            return entries[:number]
+    return entries[:limit]
+
+
+async def _cards(core: Core, entries: list[Entry]) -> list[Card]:
+    """What is known of each once the scheduler has answered, or has not in ANSWER_SECONDS."""
+    keys = _keys_by_tokenizer(entry.run for entry in entries)
+    questions = [(tokenizer, asked[at : at + MAX_KEYS]) for tokenizer, asked in keys.items() for at in range(0, len(asked), MAX_KEYS)]
+    answers = await asyncio.gather(*(_ask(core, tokenizer, asked) for tokenizer, asked in questions))
+    standings = {standing.key: standing for answer in answers for standing in answer or []}
+    silent = {key for (_, asked), answer in zip(questions, answers, strict=True) if answer is None for key in asked}
+    now = time.monotonic()
+    return [card(entry, standings, now, NO_ANSWER if silent & entry.run.live.keys() else None) for entry in entries]
+
+
+def _keys_by_tokenizer(runs: Iterable[Run]) -> dict[Tokenizer, list[int]]:
+    keys: dict[Tokenizer, list[int]] = {}
+    for run in runs:
+        if run.live:
+            keys.setdefault((run.tokenizer, run.incarnation), []).extend(run.live)
+    return keys
+
+
+async def _ask(core: Core, tokenizer: Tokenizer, keys: list[int]) -> list[Standing] | None:
+    """None when no answer came."""
+    run = Run(core.dispatcher, *tokenizer)
+    question = Explain(key=core.dispatcher.new_keys(1)[0], frontend=core.args.name, keys=keys)
+    try:
+        async with asyncio.timeout(ANSWER_SECONDS):
+            answer = await run.ask(question)
+    except (TimeoutError, ApiError):
+        return None
+    finally:
+        run.close()
+    return answer.standings if isinstance(answer, Explained) else None
+
+
+def _json(value: msgspec.Struct) -> web.Response:
+    return web.Response(body=msgspec.json.encode(value), content_type="application/json")

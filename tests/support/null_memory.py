@@ -1,0 +1,60 @@
+"""What a null worker remembers: its simulated KV memory, and what each row must find in it."""
+
+import zlib
+from array import array
+from dataclasses import dataclass, field
+
+POISON = -7
+CELL_BYTES = 8
+SPACE_SHIFT = 48
+"""Rows whose seeds differ from this bit on must never share a block (a test gives each cache namespace its own number)."""
+NO_SPACE = -1
+
+
+def cells(tokens: list[int], checksum: int) -> tuple[bytes, int]:
+    """KV of `tokens` that follow a history of `checksum`, CELL_BYTES each; and the checksum after them."""
+    values = array("q")
+    for token in tokens:
+        checksum = zlib.crc32(token.to_bytes(4, "little"), checksum)
+        values.append((checksum & 0x7FFF_FFFF) << 32 | token)
+    return values.tobytes(), checksum
+
+
+@dataclass(slots=True)
+class Row:
+    """What a worker keeps of one slot, and what it must find in KV memory.
+
+    `content`: the cells of positions 0..`length`; `checksum`: of their tokens. `claimed`: table entries that are shared or were found fit
+    for writing. `copied`: blocks that are private copies. `seen`: tokens named for the penalties.
+    """
+
+    seed: int
+    prompt_len: int
+    logprobs: int
+    penalties: bool
+    table: list[int] = field(default_factory=list)
+    length: int = 0
+    last: int | None = None
+    content: bytearray = field(default_factory=bytearray)
+    checksum: int = 0
+    claimed: int = 0
+    copied: set[int] = field(default_factory=set)
+    seen: bytes | None = None
+
+    @property
+    def space(self) -> int:
+        return self.seed >> SPACE_SHIFT
+
+
+class Memory:
+    """KV blocks: their cells, whose namespace they are of, how many tables name them, how many plans in flight may touch them."""
+
+    def __init__(self, blocks: int, block_size: int) -> None:
+        self.cells = [bytearray(array("q", [POISON] * block_size).tobytes()) for _ in range(blocks)]
+        self.space = [NO_SPACE] * blocks
+        self.users = [0] * blocks
+        self.touched = [0] * blocks
+
+    def read(self, table: list[int], length: int) -> bytes:
+        """The cells of positions 0..`length` of a row."""
+        return b"".join([self.cells[block] for block in table])[: length * CELL_BYTES]

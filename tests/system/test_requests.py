@@ -1,0 +1,102 @@
+"""Requests seen and cancelled from outside while they run: over HTTP and in `cluster status`."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.support.cluster import ROOT, Cluster, environment, running_cluster
+
+LIMIT = 30.0
+
+
+def call(cluster: Cluster, method: str, path: str, body: dict[str, Any] | None = None, name: str = "") -> tuple[int, bytes]:
+    headers = {"Content-Type": "application/json", **({"X-Request-Id": name} if name else {})}
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(cluster.url + path, data, headers, method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=LIMIT) as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read()
+
+
+def card(cluster: Cluster, name: str) -> Any:
+    return json.loads(call(cluster, "GET", f"/v1/requests/{name}")[1])
+
+
+def choice(cluster: Cluster, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = card(cluster, name).get("choices", [{"state": "unknown"}])[0]
+    return found
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    limit = time.monotonic() + LIMIT
+    while not condition():
+        assert time.monotonic() < limit
+        time.sleep(0.02)
+
+
+class Client(threading.Thread):
+    """One completion; `answer` is (status, body) once it has ended."""
+
+    def __init__(self, cluster: Cluster, name: str, **fields: Any) -> None:
+        super().__init__(daemon=True)
+        self._call = (cluster, "POST", "/v1/completions", {"model": cluster.model, "prompt": "ABC", "ignore_eos": True, **fields}, name)
+        self.answer: tuple[int, bytes] = (0, b"")
+        self.start()
+
+    def run(self) -> None:
+        self.answer = call(*self._call)
+
+    def end(self) -> tuple[int, bytes]:
+        self.join(LIMIT)
+        assert not self.is_alive()
+        return self.answer
+
+
+def status(cluster: Cluster, *options: str) -> str:
+    command = [sys.executable, str(ROOT / "launch.py"), "cluster", "status", *options]
+    done = subprocess.run(command, cwd=cluster.root, env=environment(cluster.root), capture_output=True, text=True, timeout=60, check=False)
+    return done.stdout
+
+
+def test_requests_are_explained_and_cancelled(models: Path) -> None:
+    with running_cluster(models / "dice-byte", "--max-slots", "1") as cluster:
+        worker = cluster.pids()["worker0"]
+        assert status(cluster).count("REQUEST") == 0
+        first = Client(cluster, "first", stream=True, max_tokens=10_000)
+        wait_until(lambda: choice(cluster, "first")["state"] == "decode")
+        second = Client(cluster, "second", max_tokens=5, cache_salt="salt", priority=2)
+        wait_until(lambda: choice(cluster, "second").get("waits_for") == "slot")
+        os.kill(worker, signal.SIGSTOP)
+        try:
+            waiting, running = choice(cluster, "second"), choice(cluster, "first")
+            assert (waiting["place"], waiting["priority"], waiting["prompt_tokens"], waiting["generated_tokens"]) == (1, 2, 4, 0)
+            assert waiting["first_token_seconds"] > 0
+            assert (running["state"], running["place"], running["prompt_tokens"]) == ("decode", None, 4)
+            assert running["computed_tokens"] >= running["prompt_tokens"] + running["generated_tokens"]
+            name = card(cluster, "second")["id"]
+            line = next(line for line in status(cluster).splitlines() if line.startswith(name))
+            assert line.split()[1:4] == ["waiting", "1", "slot"]
+            assert [request["request_id"] for request in json.loads(status(cluster, "--json"))["requests"]] == ["second", "first"]
+            assert json.loads(call(cluster, "DELETE", "/v1/requests/first")[1])["state"] == "cancelled"
+        finally:
+            os.kill(worker, signal.SIGCONT)
+        answer = first.end()[1]
+        assert b'"code":"cancelled"' in answer
+        assert answer.endswith(b"data: [DONE]\n\n")
+        assert second.end()[0] == 200
+        wait_until(lambda: choice(cluster, "second")["state"] == "finished")
+        done = card(cluster, name)["choices"][0]
+        assert (done["reason"], done["generated_tokens"]) == ("length", 5)
+        assert call(cluster, "GET", "/v1/requests/third")[0] == 404

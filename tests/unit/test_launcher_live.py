@@ -1,0 +1,112 @@
+"""The table of requests in `cluster status`, and asking for it."""
+
+import http.server
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from launcher import live
+from launcher.live import MAX_ROWS, live_requests, requests_table
+from messages.cluster import ClusterState, ProcessState
+
+
+def state(phase: str = "ready") -> ClusterState:
+    frontend = ProcessState(name="frontend0", incarnation=1, pid=7, phase=phase)
+    return ClusterState(ready=True, phase="ready", reason="", model="m", started=0.0, processes=[frontend])
+
+
+def choice(state: str, index: int = 0, **more: Any) -> dict[str, Any]:
+    names = ("place", "waits_for", "preemptions", "prompt_tokens", "cached_tokens", "computed_tokens", "first_token_seconds")
+    return {"index": index, "state": state, "age_seconds": 1.25, "generated_tokens": 0, **dict.fromkeys(names), **more}
+
+
+def request(name: str, *choices: dict[str, Any], note: str | None = None) -> dict[str, Any]:
+    return {"id": name, "choices": list(choices), "note": note}
+
+
+def test_the_table_has_running_ones_first_and_then_the_line() -> None:
+    second = choice("waiting", place=2, waits_for="turn", prompt_tokens=30, preemptions=1)
+    first = choice("waiting", place=1, waits_for="slot", prompt_tokens=20, first_token_seconds=2.0)
+    two = [choice("decode", 0, prompt_tokens=9, cached_tokens=4, computed_tokens=12, generated_tokens=3), choice("prefill", 1, prompt_tokens=9)]
+    data = [request("c", choice("encoding"), note="No answer."), request("b", second), request("a", first), request("d", *two)]
+    lines = requests_table({"data": data}).splitlines()
+    assert lines[0].split("  ")[0] == "REQUEST"
+    assert [line.split()[:2] for line in lines[1:-1]] == [["d", "[0]"], ["d", "[1]"], ["a", "waiting"], ["b", "waiting"], ["c", "encoding"]]
+    assert lines[1].split()[2:] == ["decode", "-", "-", "1.2", "s", "9", "4", "12", "3", "-", "-"]
+    assert lines[3].split()[1:4] == ["waiting", "1", "slot"]
+    assert lines[3].endswith("in 2.0 s")
+    assert lines[-1] == "No answer."
+
+
+def test_a_long_table_is_cut() -> None:
+    data = [request(f"r{number}", choice("decode")) for number in range(MAX_ROWS + 1)]
+    assert requests_table({"data": data}).splitlines()[-1] == f"... and more: {MAX_ROWS} are shown"
+    assert requests_table({"data": data[:1], "has_more": True}).splitlines()[-1] == "... and more: 1 are shown"
+    assert requests_table({"data": []}) == ""
+
+
+class Played(http.server.BaseHTTPRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None:
+        """Quiet."""
+
+    def do_GET(self) -> None:
+        server: Any = self.server
+        self.send_response(server.status)
+        self.end_headers()
+        self.wfile.write(server.body)
+
+
+@pytest.fixture
+def server() -> Iterator[Any]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Played) as played:
+        thread = threading.Thread(target=played.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        thread.start()
+        yield played
+        played.shutdown()
+        thread.join(timeout=10)
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "found"),
+    [
+        (200, b'{"data": []}', {"data": []}),
+        (200, b'{"data": 5}', None),
+        (200, b"[]", None),
+        (200, b"<html>", None),
+        (503, b'{"error": {"message": "not ready"}}', None),
+        (404, b"", None),
+    ],
+)
+def test_what_is_no_answer_is_absent(server: Any, status: int, body: bytes, found: Any) -> None:
+    server.status, server.body = status, body
+    url = f"http://127.0.0.1:{server.server_address[1]}"
+    assert live_requests(url, state()) == found
+    assert live_requests(url, state("loading")) is None
+
+
+def test_a_server_that_says_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "PATIENCE_SECONDS", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        assert live_requests(url, state()) is None
+    assert live_requests(url, state()) is None  # and one that is gone
+
+
+def test_a_connection_that_breaks_off_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "PATIENCE_SECONDS", 5.0)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer_half() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n" + json.dumps({"data": []}).encode())
+
+        thread = threading.Thread(target=answer_half, daemon=True)
+        thread.start()
+        assert live_requests(f"http://127.0.0.1:{listener.getsockname()[1]}", state()) is None
+        thread.join(timeout=10)
