@@ -116,7 +116,8 @@ def pieces(columns: int) -> tuple[int, int]:
 def settings_for(count: int, rows: int, columns: int, gated: bool) -> Settings:
     """Rows of the weight and warps of a program for `count` rows of input: 32 to 128 elements of the weight for a thread (bench/GPU.md)."""
     if count > 1:  # sums across warps would have to be made for each
-        return Settings(max(1, 4096 // (columns * (2 if gated else 1)) & -2 or 1), 1)
+        fitting = 4096 // (columns * (2 if gated else 1))
+        return Settings(8 if fitting >= 8 else 4 if fitting >= 4 else 2 if fitting >= 2 else 1, 1)
     many = rows * (2 if gated else 1) > 32_768
     if columns <= 1024:
         return Settings(4, 4) if many else Settings(2, 1) if gated else Settings(4, 2)

@@ -81,7 +81,7 @@ def _add_start(start: argparse.ArgumentParser) -> None:
     add("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
     add("--port", type=whole(0, 65535), default=8000, help="HTTP port (8000); 0 takes a free one")
     add("--detach", action="store_true", help="return when the cluster is ready and leave it running")
-    add("--device", type=device, default="cpu", help="cpu, the only one for now (cpu)")
+    add("--device", type=device, default="cpu", help="cpu, or cuda or cuda:N for a GPU (cpu)")
     add("--dtype", choices=["auto", "float32", "bfloat16"], default="auto", help="number format of the weights in memory")
     add("--threads", type=whole(0, 4096), default=0, help="CPU threads of the worker, at most the cores there are; 0: all cores")
     add("--kv-tokens", type=whole(0, 2**31 - 1), default=0, metavar="N", help="tokens of KV memory; 0: at most a quarter of the free memory")

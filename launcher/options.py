@@ -1,6 +1,7 @@
 """Checked values for command line options."""
 
 import argparse
+import re
 from collections.abc import Callable
 
 
@@ -35,10 +36,10 @@ def number(low: float, high: float) -> Callable[[str], float]:
 
 
 def device(text: str) -> str:
-    """An argparse type: cpu, the one device there is code for."""
-    if text == "cpu":
+    """An argparse type: cpu, cuda or cuda:N."""
+    if text == "cpu" or re.fullmatch(r"cuda(:\d+)?", text):
         return text
-    raise argparse.ArgumentTypeError(f"{text!r} cannot be used: the worker computes on the cpu only for now, the GPU comes next")
+    raise argparse.ArgumentTypeError(f"{text!r} is neither cpu nor cuda nor cuda:N")
 
 
 def printable(text: str) -> str:

@@ -29,10 +29,11 @@ def _positions(args: WorkerArgs, config: ModelConfig) -> int:
 
 
 def _decoder(args: WorkerArgs, config: ModelConfig, positions: int, progress: Callable[[float], None]) -> Decoder:
-    kernels, dtype = kernels_for(torch.device(args.device)), resolve_dtype(args.dtype)
+    device = torch.device(args.device)
+    kernels, dtype = kernels_for(device), resolve_dtype(args.dtype, device)
 
     def build(read: Read, read_raw: ReadRaw | None = None) -> Decoder:
-        return build_decoder(config, read, kernels, dtype, positions, progress, read_raw)
+        return build_decoder(config, read, kernels, dtype, positions, progress, read_raw, device)
 
     if args.dummy_weights:
         return build(dummy_reader({name: tuple(shape) for name, shape in expected_tensors(config).items()}))
@@ -76,7 +77,6 @@ def load_engine(args: WorkerArgs, reporter: Reporter, stopping: Callable[[], boo
     decoder = _decoder(args, config, positions, progress)
     log.info("loaded %s in %.1f s", args.model, time.perf_counter() - began)
     reporter.phase(LOADING, "allocating KV memory", 1.0)
-    dtype = resolve_dtype(args.dtype)
-    cache = make_cache(config, dtype, args.kv_tokens, args.block_size, args.max_slots, positions)
-    kernels = kernels_for(torch.device(args.device))
-    return Engine(decoder, cache, kernels, args.max_slots, positions // args.block_size, args.max_step_tokens)
+    device = torch.device(args.device)
+    cache = make_cache(config, resolve_dtype(args.dtype, device), args.kv_tokens, args.block_size, args.max_slots, positions, device)
+    return Engine(decoder, cache, kernels_for(device), args.max_slots, positions // args.block_size, args.max_step_tokens)

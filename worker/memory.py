@@ -18,6 +18,7 @@ MOST_MEMORY = 0.8
 """Of the same, when a pool size is asked for: pages are only taken as they are used, so a pool past this would end in the OOM killer."""
 SMALLEST_SHRINK = 0.75
 CGROUP = Path("/sys/fs/cgroup")
+CPU = torch.device("cpu")
 
 
 class PoolError(Exception):
@@ -46,8 +47,10 @@ def token_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
     return 2 * config.layers * config.kv_heads * config.head_dim * dtype.itemsize
 
 
-def available_bytes(cgroup: Path = CGROUP) -> int:
-    """Memory this process may still take: what the machine has free, or what its cgroup leaves."""
+def available_bytes(cgroup: Path = CGROUP, device: torch.device = CPU) -> int:
+    """Memory this process may still take: what the device or the machine has free, or what its cgroup leaves."""
+    if device != CPU:
+        return torch.cuda.mem_get_info(device)[0]
     free = int(psutil.virtual_memory().available)
     try:
         limit = (cgroup / "memory.max").read_text().strip()
@@ -65,7 +68,7 @@ def choose_blocks(kv_tokens: int, block_size: int, max_slots: int, context: int,
     return max(1, min(wanted, affordable))
 
 
-def allocate(config: ModelConfig, dtype: torch.dtype, blocks: int, block_size: int) -> Cache:
+def allocate(config: ModelConfig, dtype: torch.dtype, blocks: int, block_size: int, device: torch.device = CPU) -> Cache:
     """The cache, with fewer blocks when memory does not suffice. Left uninitialised: nothing reads a position before it is written.
 
     Raises PoolError when not even one block can be had.
@@ -73,7 +76,7 @@ def allocate(config: ModelConfig, dtype: torch.dtype, blocks: int, block_size: i
     while blocks > 0:
         shape = (config.layers, blocks + 1, config.kv_heads, block_size, config.head_dim)
         try:
-            return Cache(torch.empty(shape, dtype=dtype), torch.empty(shape, dtype=dtype))
+            return Cache(torch.empty(shape, dtype=dtype, device=device), torch.empty(shape, dtype=dtype, device=device))
         except (MemoryError, RuntimeError) as error:  # torch reports a failed CPU allocation as RuntimeError
             smaller = int(blocks * SMALLEST_SHRINK)
             log.warning("no memory for %d KV blocks (%s); trying %d", blocks, str(error).splitlines()[0], smaller)
@@ -81,11 +84,13 @@ def allocate(config: ModelConfig, dtype: torch.dtype, blocks: int, block_size: i
     raise PoolError("not enough memory for a single KV block")
 
 
-def make_cache(config: ModelConfig, dtype: torch.dtype, kv_tokens: int, block_size: int, max_slots: int, context: int) -> Cache:
+def make_cache(
+    config: ModelConfig, dtype: torch.dtype, kv_tokens: int, block_size: int, max_slots: int, context: int, device: torch.device = CPU
+) -> Cache:
     """Choose, allocate and log the pool. Raises PoolError."""
-    size, available = token_bytes(config, dtype), available_bytes()
+    size, available = token_bytes(config, dtype), available_bytes(device=device)
     blocks = choose_blocks(kv_tokens, block_size, max_slots, context, size, available)
-    cache = allocate(config, dtype, blocks, block_size)
+    cache = allocate(config, dtype, blocks, block_size, device)
     if cache.blocks * block_size < kv_tokens:
         log.warning("asked for KV memory for %d tokens; there is room for %d", kv_tokens, cache.blocks * block_size)
     log.info(

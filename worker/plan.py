@@ -99,7 +99,7 @@ class PlanReader:
             slots.floats[name][slot] = column
         penal = (floats["presence_penalty"] != 0) | (floats["frequency_penalty"] != 0) | (floats["repetition_penalty"] != 1)
         for number in slot[penal].tolist():
-            slots.penalties[number] = PenaltyState(slots.vocab)
+            slots.penalties[number] = PenaltyState(slots.vocab, slots.device)
         self._seen(admit)
 
     def _seen(self, admit: Admissions) -> None:

@@ -14,17 +14,17 @@ NO_TOKEN = -1
 class PenaltyState:
     """What a row with penalties has seen: `seen` [V] bool over prompt and generated tokens, `counts` [V] float32 over generated ones."""
 
-    def __init__(self, vocab: int) -> None:
-        self.seen = torch.zeros(vocab, dtype=torch.bool)
-        self.counts = torch.zeros(vocab)
+    def __init__(self, vocab: int, device: torch.device) -> None:
+        self.seen = torch.zeros(vocab, dtype=torch.bool, device=device)
+        self.counts = torch.zeros(vocab, device=device)
 
     def add(self, tokens: I32, generated: int) -> None:
         """Add tokens of the row, the last `generated` of which were sampled."""
-        ids = torch.from_numpy(tokens.astype(np.int64))
+        ids = torch.from_numpy(tokens.astype(np.int64)).to(self.seen.device)
         self.seen[ids] = True
         if generated:
             last = ids[-generated:]
-            self.counts.index_add_(0, last, torch.ones(len(last)))
+            self.counts.index_add_(0, last, torch.ones(len(last), device=last.device))
 
 
 class Slots:
@@ -34,8 +34,8 @@ class Slots:
     were not finite; `table` [slots, max_blocks] of block ids (NO_BLOCK where none); the sampling columns; `penalties` only for rows that have any.
     """
 
-    def __init__(self, count: int, max_blocks: int, vocab: int) -> None:
-        self.count, self.vocab = count, vocab
+    def __init__(self, count: int, max_blocks: int, vocab: int, device: torch.device) -> None:
+        self.count, self.vocab, self.device = count, vocab, device
         self.admitted: NDArray[np.bool_] = np.zeros(count, bool)
         self.failed: NDArray[np.bool_] = np.zeros(count, bool)
         self.length: I64 = np.zeros(count, np.int64)

@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -39,7 +40,7 @@ class Engine:
     """Everything that lives on the device, and the slots. `reset` for a new session, then `run` its plans in order."""
 
     def __init__(self, decoder: Decoder, cache: Cache, kernels: Kernels, max_slots: int, max_blocks: int, max_step_tokens: int) -> None:
-        self.slots = Slots(max_slots, max_blocks, decoder.config.vocab)
+        self.slots = Slots(max_slots, max_blocks, decoder.config.vocab, cache.k.device)
         self.cache = cache
         self.totals = Totals()
         self._decoder = decoder
@@ -76,9 +77,13 @@ class Engine:
         )
         return msgspec.structs.replace(result, seconds=seconds, queued=queued)
 
+    def _on_device(self, array: NDArray[Any]) -> Tensor:
+        """The array as a tensor where the cache is."""
+        return torch.from_numpy(array).to(self.cache.k.device)
+
     def _copy(self, source: I32, target: I32) -> None:
         if len(source):
-            pair = torch.from_numpy(source.astype(np.int64)), torch.from_numpy(target.astype(np.int64))
+            pair = self._on_device(source.astype(np.int64)), self._on_device(target.astype(np.int64))
             self._kernels.copy_blocks(self.cache.k, *pair)
             self._kernels.copy_blocks(self.cache.v, *pair)
 
@@ -90,14 +95,14 @@ class Engine:
         ends = np.cumsum(rows.count)
         positions = np.arange(len(tokens)) + np.repeat(rows.start - (ends - rows.count), rows.count)
         columns = -(-int((rows.start + rows.count).max()) // self.cache.block_size)
-        table = torch.from_numpy(slots.table[rows.slot, :columns])
+        table = self._on_device(slots.table[rows.slot, :columns])
         geometry = (rows.start.tolist(), rows.count.tolist(), rows.decodes, config.heads, config.kv_heads, self.cache.block_size)
         full = self._kernels.plan_attention(table, *geometry)
         windowed = full if config.window is None else self._kernels.plan_attention(table, *geometry, window=config.window)
         step = StepInput(
-            tokens=torch.from_numpy(tokens.astype(np.int64)),
-            positions=torch.from_numpy(positions),
-            wanted=torch.from_numpy(ends[sampled] - 1),
+            tokens=self._on_device(tokens.astype(np.int64)),
+            positions=self._on_device(positions),
+            wanted=self._on_device(ends[sampled] - 1),
             full=full,
             windowed=windowed,
         )
@@ -116,8 +121,8 @@ class Engine:
         slots = self.slots
         batch = self._sampling_batch(slot)
         out = self._kernels.sample(logits, batch)
-        good = out.finite.numpy() & ~slots.failed[slot]
-        token = np.where(good, out.token.numpy(), -1).astype(np.int32)
+        good = out.finite.cpu().numpy() & ~slots.failed[slot]
+        token = np.where(good, out.token.cpu().numpy(), -1).astype(np.int32)
         slots.failed[slot[~good]] = True
         slots.last[slot] = np.where(good, token, AFTER_FAILURE)
         if slots.penalties:
@@ -140,12 +145,12 @@ class Engine:
         logprobs = slots.logprobs[slot]
         asked = np.flatnonzero(logprobs >= 0)
         return SamplingBatch(
-            temperature=torch.from_numpy(values["temperature"]),
-            top_p=torch.from_numpy(values["top_p"]),
-            top_k=torch.from_numpy(slots.top_k[slot]),
-            min_p=torch.from_numpy(values["min_p"]),
-            seed=torch.from_numpy(slots.seed[slot]),
-            position=torch.from_numpy(slots.length[slot]),
+            temperature=self._on_device(values["temperature"]),
+            top_p=self._on_device(values["top_p"]),
+            top_k=self._on_device(slots.top_k[slot]),
+            min_p=self._on_device(values["min_p"]),
+            seed=self._on_device(slots.seed[slot]),
+            position=self._on_device(slots.length[slot]),
             random=np.flatnonzero(random).tolist(),
             filtered=np.flatnonzero(filtered).tolist(),
             penalties=self._penalties(slot) if slots.penalties else None,
@@ -161,12 +166,12 @@ class Engine:
         owner = slot[row]
         states = [slots.penalties[number] for number in owner.tolist()]
         return Penalties(
-            row=torch.tensor(row),
+            row=torch.tensor(row, device=self.cache.k.device),
             counts=torch.stack([state.counts for state in states]),
             seen=torch.stack([state.seen for state in states]),
-            repetition=torch.from_numpy(slots.floats["repetition_penalty"][owner]),
-            presence=torch.from_numpy(slots.floats["presence_penalty"][owner]),
-            frequency=torch.from_numpy(slots.floats["frequency_penalty"][owner]),
+            repetition=self._on_device(slots.floats["repetition_penalty"][owner]),
+            presence=self._on_device(slots.floats["presence_penalty"][owner]),
+            frequency=self._on_device(slots.floats["frequency_penalty"][owner]),
         )
 
 
@@ -178,10 +183,10 @@ def _logprob_columns(batch: SamplingBatch, out: Sampled, good: NDArray[np.bool_]
     if not kept:
         return None
     counts = [min(batch.logprob_counts[index], out.top.shape[1]) for index in kept]
-    top, top_ids = out.top.numpy(), out.top_ids.numpy()
+    chosen, top, top_ids = out.chosen.cpu().numpy(), out.top.cpu().numpy(), out.top_ids.cpu().numpy()
     return LogprobColumns(
         row=pack_i32([batch.logprob_rows[index] for index in kept]),
-        chosen=pack_f32(out.chosen.numpy()[kept]),
+        chosen=pack_f32(chosen[kept]),
         count=pack_i32(counts),
         top_ids=pack_i32(np.concatenate([top_ids[index, :count] for index, count in zip(kept, counts, strict=True)])),
         top=pack_f32(np.concatenate([top[index, :count] for index, count in zip(kept, counts, strict=True)])),

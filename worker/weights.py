@@ -14,8 +14,9 @@ from checkpoint.source import RawTensor
 from kernels.backend import Kernels
 from kernels.quantised import QuantLinear
 from kernels.reference.linear import FAST_ROWS
+from kernels.reference.products import Product
 from kernels.reference.rope import RopeSpec
-from worker.decoder import Decoder, Embed, Layer, Product, Weights
+from worker.decoder import Decoder, Embed, Layer, Weights
 
 log = logging.getLogger(__name__)
 
@@ -23,15 +24,18 @@ Read = Callable[[str], Tensor]
 ReadRaw = Callable[[str], RawTensor]
 Progress = Callable[[float], None]
 
-DTYPES = {"auto": torch.float32, "float32": torch.float32, "bfloat16": torch.bfloat16}
+CPU = torch.device("cpu")
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 DUMMY_SEED = 20_240_101
 DUMMY_SCALE = 0.02
 
 
-def resolve_dtype(name: str) -> torch.dtype:
-    """The compute type on CPU. Raises ValueError with the choices."""
+def resolve_dtype(name: str, device: torch.device = CPU) -> torch.dtype:
+    """The compute type; `auto` is float32 on CPU and bfloat16 elsewhere. Raises ValueError with the choices."""
+    if name == "auto":
+        return torch.float32 if device == CPU else torch.bfloat16
     if name not in DTYPES:
-        raise ValueError(f"dtype {name!r} is not one of {', '.join(DTYPES)}")
+        raise ValueError(f"dtype {name!r} is not one of auto, {', '.join(DTYPES)}")
     return DTYPES[name]
 
 
@@ -46,14 +50,21 @@ def to_tensor(array: np.ndarray, stored: str) -> Tensor:
 
 
 def build_decoder(
-    config: ModelConfig, read: Read, kernels: Kernels, dtype: torch.dtype, positions: int, progress: Progress, read_raw: ReadRaw | None = None
+    config: ModelConfig,
+    read: Read,
+    kernels: Kernels,
+    dtype: torch.dtype,
+    positions: int,
+    progress: Progress,
+    read_raw: ReadRaw | None = None,
+    device: torch.device = CPU,
 ) -> Decoder:
     """A decoder for `positions` positions. `read` gives a tensor by its Hugging Face name; `progress` is told a share of 0..1.
 
     With `read_raw` and float32, matrices stay in the few bits they are stored in where the kernels can compute with those.
     """
     parts = config.layers + 2
-    matrices = Matrices(read, kernels, dtype, read_raw)
+    matrices = Matrices(read, kernels, dtype, read_raw, device)
     embed, head = matrices.ends(config.tied_head)
     progress(1 / parts)
     layers = []
@@ -61,27 +72,29 @@ def build_decoder(
         layers.append(_layer(config, matrices, f"model.layers.{number}."))
         progress((number + 2) / parts)
     norm = matrices.get("model.norm.weight")
-    weights = Weights(embed=embed, layers=layers, norm=norm, head=head, fast_rows=FAST_ROWS if matrices.dense else 1)
+    weights = Weights(embed=embed, layers=layers, norm=norm, head=head, fast_rows=FAST_ROWS if matrices.dense and device == CPU else 1)
     matrices.report()
     progress(1.0)
-    rope = kernels.rope_table(RopeSpec(**msgspec.structs.asdict(config.rope)), config.head_dim, positions, dtype)
-    return Decoder(config, weights, kernels, rope)
+    spec, precise = RopeSpec(**msgspec.structs.asdict(config.rope)), dtype if device == CPU else torch.float32
+    cos, sin = kernels.rope_table(spec, config.head_dim, positions, precise)
+    return Decoder(config, weights, kernels, (cos.to(device), sin.to(device)))
 
 
 class Matrices:
     """Makes the products of a decoder, in the stored bits where that can be and else in `dtype`, and counts both."""
 
-    def __init__(self, read: Read, kernels: Kernels, dtype: torch.dtype, read_raw: ReadRaw | None) -> None:
+    def __init__(self, read: Read, kernels: Kernels, dtype: torch.dtype, read_raw: ReadRaw | None, device: torch.device) -> None:
         self.packed: list[QuantLinear] = []
         self.dense = 0
         self._read = read
         self._kernels = kernels
         self._dtype = dtype
-        self._read_raw = read_raw if dtype == torch.float32 else None
+        self._device = device
+        self._read_raw = read_raw if dtype == torch.float32 and device == CPU else None
 
     def get(self, name: str) -> Tensor:
-        """A tensor in `dtype`."""
-        return self._read(name).to(self._dtype)
+        """A tensor in `dtype`, on the device."""
+        return self._read(name).to(self._device).to(self._dtype)
 
     def product(self, names: Sequence[str], bias: bool = False) -> Product:
         """The product with the weights of these modules on top of one another."""

@@ -52,7 +52,7 @@ def test_options_of_cluster_start() -> None:
         ("--max-slots", "0", "0 is not from 1 to 4096"),
         ("--block-size", "-1", "-1 is not from 1 to 1024"),
         ("--startup-timeout", "nan", "nan is not from 1 to 86400"),
-        ("--device", "cuda", "the GPU comes next"),
+        ("--device", "tpu", "neither cpu nor cuda"),
         ("--served-model-name", "", "'' is not a name"),
         ("--served-model-name", "a\nb", "without line breaks"),
         ("--hang-timeout", "-1", "-1 is not from 0 to 86400"),
