@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from kernels import attention, mlp, norm, products, rope_kv, sampling
+from kernels import attention, mlp, norm, products, resident, rope_kv, sampling
 from kernels.backend import Reference
 
 
@@ -20,3 +20,7 @@ class Triton(Reference):
     linear_add: Any = staticmethod(products.linear_add)
     norm_gate_up: Any = staticmethod(products.norm_gate_up)
     sample = staticmethod(sampling.sample)
+    write_words = staticmethod(resident.write_words)
+    begin_rows = staticmethod(resident.begin_rows)
+    sampling_columns = staticmethod(resident.sampling_columns)
+    finish_rows = staticmethod(resident.finish_rows)

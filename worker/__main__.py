@@ -4,6 +4,7 @@ import ctypes
 import logging
 import os
 import sys
+from typing import NoReturn
 
 from checkpoint.errors import CheckpointError
 from messages.cluster import DEAD, LOADING
@@ -51,6 +52,7 @@ def _run(args: WorkerArgs, lifetime: Lifetime, threads: int) -> int:
 def _serve(args: WorkerArgs, lifetime: Lifetime, threads: int, reporter: Reporter, pulse: Pulse) -> int:
     import torch
 
+    from worker.engine import DeviceError
     from worker.load import LoadStopped, load_engine
     from worker.memory import PoolError
     from worker.service import Service
@@ -64,8 +66,19 @@ def _serve(args: WorkerArgs, lifetime: Lifetime, threads: int, reporter: Reporte
         log.error("%s", error)
         reporter.phase(DEAD, str(error))
         return 1
-    Service(args, engine, reporter, lifetime, pulse).run()
+    try:
+        Service(args, engine, reporter, lifetime, pulse).run()
+    except DeviceError as error:
+        _die(f"the device failed, the process ends and its sequences run again: {str(error).splitlines()[0]}", reporter)
     return 0
+
+
+def _die(message: str, reporter: Reporter) -> NoReturn:
+    """End at once: taking down a device in an error state in order can hang."""
+    log.critical("%s", message)
+    reporter.phase(DEAD, message)
+    reporter.close()
+    os._exit(1)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from kernels.reference.linear import FAST_ROWS
 from kernels.reference.products import Product
 
 Embed = Callable[[Tensor, int], Tensor]
-"""Rows of the embedding for int64 tokens [T], as [rows, C] with zeros past them."""
+"""Rows of the embedding for tokens [T], as [rows, C] with zeros past them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,14 +45,14 @@ class Weights:
 
 @dataclass(frozen=True, kw_only=True)
 class StepInput:
-    """What one forward pass computes: int64 `tokens` and `positions` [T], which token rows get logits, and where keys go and are read.
+    """What one forward pass computes: `tokens` and `positions` [T], which token rows get logits (None: all), and where keys go and are read.
 
     `windowed` is the attention plan of sliding-window layers (the same object as `full` in models without a window).
     """
 
     tokens: Tensor
     positions: Tensor
-    wanted: Tensor
+    wanted: Tensor | None
     full: AttentionBatch
     windowed: AttentionBatch
 
@@ -76,7 +76,7 @@ class Decoder:
         rows = max(count, weights.fast_rows)
         x = weights.embed(step.tokens, rows)
         rope = self._kernels.rope_rows(self._cos, self._sin, step.positions)
-        mixed = x.new_zeros(rows, self._q_size)
+        mixed = x.new_empty(rows, self._q_size) if rows == count else x.new_zeros(rows, self._q_size)
         for number, layer in enumerate(weights.layers):
             batch = step.windowed if self._windowed[number] else step.full
             qkv = self._kernels.norm_linear(x, layer.input_norm, eps, layer.qkv)[:count]
@@ -93,7 +93,9 @@ class Decoder:
         q = self._kernels.rope_kv(qkv, norms, self.config.norm_eps, rope, *cache, batch)
         self._kernels.attend(q, *cache, batch, self._scale, mixed.view(count, -1, size))
 
-    def _logits(self, x: Tensor, wanted: Tensor) -> Tensor:
+    def _logits(self, x: Tensor, wanted: Tensor | None) -> Tensor:
+        if wanted is None:
+            return self._head(x)
         count, fast = wanted.shape[0], self._weights.fast_rows
         if count == 0:
             return x.new_empty(0, self.config.vocab, dtype=torch.float32)

@@ -3,17 +3,22 @@
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from checkpoint.config import ModelConfig, read_config
+from checkpoint.errors import CheckpointError
+from checkpoint.shapes import SHAPES
 from checkpoint.tensors import check_tensors, expected_tensors, open_tensors
-from kernels.backend import kernels_for
+from kernels.backend import Kernels, kernels_for
 from messages.cluster import LOADING
 from transport.reports import Reporter
 from worker.args import WorkerArgs
+from worker.bandwidth import copy_bandwidth
 from worker.decoder import Decoder
+from worker.engine import StepEngine
 from worker.memory import make_cache
 from worker.step import Engine
 from worker.weights import Read, ReadRaw, build_decoder, dummy_reader, resolve_dtype, to_tensor
@@ -21,6 +26,14 @@ from worker.weights import Read, ReadRaw, build_decoder, dummy_reader, resolve_d
 log = logging.getLogger(__name__)
 
 SHOWN = 20
+
+
+def _config(args: WorkerArgs) -> ModelConfig:
+    if not args.model_shape:
+        return read_config(Path(args.model))
+    if args.model_shape not in SHAPES or not args.dummy_weights:
+        raise CheckpointError(f"model shape {args.model_shape!r}: give one of {', '.join(SHAPES)}, with dummy weights")
+    return SHAPES[args.model_shape]
 
 
 def _positions(args: WorkerArgs, config: ModelConfig) -> int:
@@ -36,7 +49,7 @@ def _decoder(args: WorkerArgs, config: ModelConfig, positions: int, progress: Ca
         return build_decoder(config, read, kernels, dtype, positions, progress, read_raw, device)
 
     if args.dummy_weights:
-        return build(dummy_reader({name: tuple(shape) for name, shape in expected_tensors(config).items()}))
+        return build(dummy_reader({name: tuple(shape) for name, shape in expected_tensors(config).items()}, device, dtype))
     source = open_tensors(Path(args.model), config)
     try:
         unused = check_tensors(source, config)
@@ -52,15 +65,46 @@ class LoadStopped(Exception):
     """The process was asked to end while it was loading."""
 
 
-def load_engine(args: WorkerArgs, reporter: Reporter, stopping: Callable[[], bool] = lambda: False) -> Engine:
-    """Load the model and allocate its KV pool, reporting progress.
+@dataclass(frozen=True, kw_only=True)
+class Loaded:
+    """A model on its device, for rows of at most `positions` tokens."""
 
-    Raises LoadStopped when `stopping` turns true, and CheckpointError, PoolError or ValueError with a sentence for people.
+    decoder: Decoder
+    kernels: Kernels
+    dtype: torch.dtype
+    device: torch.device
+    positions: int
+
+
+def load_engine(args: WorkerArgs, reporter: Reporter, stopping: Callable[[], bool] = lambda: False) -> StepEngine:
+    """Load the model and allocate its KV pool, reporting progress. Raises what `load_model` does, and PoolError."""
+    found = load_model(args, reporter, stopping)
+    if args.measure_bandwidth:
+        reporter.facts(copy_bandwidth=copy_bandwidth(found.device))
+    reporter.phase(LOADING, "allocating KV memory", 1.0)
+    if found.device.type == "cuda":
+        from worker.resident.load import make_resident  # needs Triton
+
+        return make_resident(found.decoder, found.kernels, args, found.dtype, found.positions)
+    return waiting_engine(args, found)
+
+
+def waiting_engine(args: WorkerArgs, found: Loaded) -> Engine:
+    """The engine that waits for every step, with its pool. Raises PoolError."""
+    sizes = args.kv_tokens, args.block_size, args.max_slots, found.positions
+    cache = make_cache(found.decoder.config, found.dtype, *sizes, found.device)
+    return Engine(found.decoder, cache, found.kernels, args.max_slots, found.positions // args.block_size, args.max_step_tokens)
+
+
+def load_model(args: WorkerArgs, reporter: Reporter, stopping: Callable[[], bool] = lambda: False) -> Loaded:
+    """Load the model, reporting progress.
+
+    Raises LoadStopped when `stopping` turns true, and CheckpointError or ValueError with a sentence for people.
     """
     began = time.perf_counter()
     if args.block_size < 1 or args.max_slots < 1 or args.max_step_tokens < 1:
         raise ValueError("block_size, max_slots and max_step_tokens must be at least 1")
-    config = read_config(Path(args.model))
+    config = _config(args)
     log.info(
         "%s: %d layers, hidden %d, %d/%d heads of %d, vocabulary %d, context %d, rope %s with theta %g",
         config.family, config.layers, config.hidden, config.heads, config.kv_heads, config.head_dim, config.vocab, config.context,
@@ -75,8 +119,8 @@ def load_engine(args: WorkerArgs, reporter: Reporter, stopping: Callable[[], boo
 
     progress(0.0)
     decoder = _decoder(args, config, positions, progress)
-    log.info("loaded %s in %.1f s", args.model, time.perf_counter() - began)
-    reporter.phase(LOADING, "allocating KV memory", 1.0)
+    log.info("loaded %s in %.1f s", args.model_shape or args.model, time.perf_counter() - began)
     device = torch.device(args.device)
-    cache = make_cache(config, resolve_dtype(args.dtype, device), args.kv_tokens, args.block_size, args.max_slots, positions, device)
-    return Engine(decoder, cache, kernels_for(device), args.max_slots, positions // args.block_size, args.max_step_tokens)
+    return Loaded(
+        decoder=decoder, kernels=kernels_for(device), dtype=resolve_dtype(args.dtype, device), device=device, positions=positions
+    )  # fmt: skip

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from messages.plan import Admissions, Appends, Copies, Prefills, StepPlan
 from transport.columns import F32, I32, I64, ColumnError, view_f32, view_i32, view_i64, view_slots, view_u8
-from worker.slots import FLOATS, NO_BLOCK, NO_TOKEN, PenaltyState, Slots
+from worker.slots import FLOATS, NO_BLOCK, NO_TOKEN, Slots
 
 
 class PlanError(Exception):
@@ -99,7 +99,7 @@ class PlanReader:
             slots.floats[name][slot] = column
         penal = (floats["presence_penalty"] != 0) | (floats["frequency_penalty"] != 0) | (floats["repetition_penalty"] != 1)
         for number in slot[penal].tolist():
-            slots.penalties[number] = PenaltyState(slots.vocab, slots.device)
+            slots.penalise(number)
         self._seen(admit)
 
     def _seen(self, admit: Admissions) -> None:

@@ -12,9 +12,9 @@ from transport.lifetime import Lifetime
 from transport.reports import Reporter
 from transport.sockets import Inbox, Outbox
 from worker.args import WorkerArgs
+from worker.engine import StepEngine
 from worker.plan import PlanError
 from worker.pulse import Pulse
-from worker.step import Engine
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ NO_SESSION = -1
 class Service:
     """Plays plans of the scheduler's current session on `engine`. Use `run`."""
 
-    def __init__(self, args: WorkerArgs, engine: Engine, reporter: Reporter, lifetime: Lifetime, pulse: Pulse) -> None:
+    def __init__(self, args: WorkerArgs, engine: StepEngine, reporter: Reporter, lifetime: Lifetime, pulse: Pulse) -> None:
         self._args = args
         self._engine = engine
         self._reporter = reporter
@@ -42,9 +42,13 @@ class Service:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._inbox: Inbox[ToWorker] = Inbox(self._context, args.run_dir, args.name, ToWorker)
         self._outbox = Outbox(self._context, args.run_dir, SCHEDULER, linger_ms=500)
+        self._results = Outbox(
+            self._context, args.run_dir, SCHEDULER, linger_ms=500
+        )  # a socket of its own: the engine may send from a thread of its own
 
     def run(self) -> None:
-        """Serve until SIGTERM or Shutdown."""
+        """Serve until SIGTERM or Shutdown. Raises DeviceError."""
+        self._engine.start(self._results.send)
         self._reporter.phase(READY, "waiting for the scheduler")
         last_ready = time.monotonic() - READY_SECONDS + FIRST_READY_SECONDS
         try:
@@ -55,11 +59,21 @@ class Service:
                     self._send(WorkerReady(worker=self._args.name))
                 if self._inbox.wait(WAIT_SECONDS):
                     self._handle_all()
+                else:
+                    self._rest()
+            self._engine.close()
         finally:
             self._reporter.phase(STOPPING)
             self._inbox.close()
             self._outbox.close()
+            self._results.close()
             self._context.term()
+
+    def _rest(self) -> None:
+        self._engine.check()
+        self._report()
+        while not self._lifetime.stopping.is_set() and not self._inbox.wait(0) and self._engine.idle():
+            self._pulse.beat()
 
     def _handle_all(self) -> None:
         received = time.perf_counter()
@@ -106,15 +120,13 @@ class Service:
     def _step(self, plan: StepPlan, received: float) -> None:
         queued = time.perf_counter() - received
         try:
-            result = self._engine.run(plan, queued)
+            self._engine.submit(plan, queued)
         except PlanError as error:
             log.error("step %d of session %d cannot be run, the session is dropped: %s", plan.step, plan.session, error)
             self._failed_plans += 1
             self._session = NO_SESSION
             self._reporter.phase(READY, "waiting for the scheduler")
             self._send(StepFailed(session=plan.session, step=plan.step, message=str(error)))
-            return
-        self._send(result)
 
     def _send(self, message: FromWorker) -> None:
         self._outbox.send(message)
@@ -128,6 +140,7 @@ class Service:
                 "prefill_tokens": float(totals.prefill_tokens),
                 "decode_tokens": float(totals.decode_tokens),
                 "step_seconds": totals.seconds,
+                "gap_seconds": totals.gap_seconds,
                 "failed_plans": float(self._failed_plans),
                 "ignored_plans": float(self._ignored),
                 "bad_frames": float(self._inbox.bad_frames),

@@ -14,9 +14,8 @@ NO_TOKEN = -1
 class PenaltyState:
     """What a row with penalties has seen: `seen` [V] bool over prompt and generated tokens, `counts` [V] float32 over generated ones."""
 
-    def __init__(self, vocab: int, device: torch.device) -> None:
-        self.seen = torch.zeros(vocab, dtype=torch.bool, device=device)
-        self.counts = torch.zeros(vocab, device=device)
+    def __init__(self, seen: Tensor, counts: Tensor) -> None:
+        self.seen, self.counts = seen, counts
 
     def add(self, tokens: I32, generated: int) -> None:
         """Add tokens of the row, the last `generated` of which were sampled."""
@@ -64,6 +63,12 @@ class Slots:
         self.length[slots] = 0
         self.last[slots] = NO_TOKEN
         self.table[slots] = NO_BLOCK
+
+    def penalise(self, slot: int) -> None:
+        """Begin to keep what the row has seen."""
+        self.penalties[slot] = PenaltyState(
+            torch.zeros(self.vocab, dtype=torch.bool, device=self.device), torch.zeros(self.vocab, device=self.device)
+        )
 
     def note(self, slot: int, tokens: I32, start: int) -> None:
         """Tokens now at positions `start`.. of the row, for its penalties if it has any."""

@@ -1,7 +1,7 @@
 """Runs step plans: one batch through the decoder, then sampling, then the result message."""
 
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -21,28 +21,23 @@ from worker.decoder import Decoder, StepInput
 from worker.memory import Cache
 from worker.plan import PlanReader, Rows
 from worker.slots import Slots
+from worker.totals import Totals
 
 AFTER_FAILURE = 0
 """Fed to a row whose logits were not finite, should a plan already on its way ask for more of it."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Totals:
-    """Since the start of the process."""
-
-    steps: int = 0
-    prefill_tokens: int = 0
-    decode_tokens: int = 0
-    seconds: float = 0.0
-
-
 class Engine:
-    """Everything that lives on the device, and the slots. `reset` for a new session, then `run` its plans in order."""
+    """Everything that lives on the device, and the slots. `reset` for a new session, then `run` its plans in order.
+
+    Waits for each step: the engine for CPU, and what worker.resident is tested against.
+    """
 
     def __init__(self, decoder: Decoder, cache: Cache, kernels: Kernels, max_slots: int, max_blocks: int, max_step_tokens: int) -> None:
         self.slots = Slots(max_slots, max_blocks, decoder.config.vocab, cache.k.device)
         self.cache = cache
         self.totals = Totals()
+        self._deliver: Callable[[StepResult], object] = lambda result: None
         self._decoder = decoder
         self._kernels = kernels
         self._reader = PlanReader(self.slots, cache.blocks, cache.block_size, max_step_tokens)
@@ -50,6 +45,24 @@ class Engine:
     @property
     def config(self) -> ModelConfig:
         return self._decoder.config
+
+    def start(self, deliver: Callable[[StepResult], object]) -> None:
+        """Give the results of `submit` to `deliver`."""
+        self._deliver = deliver
+
+    def close(self) -> None:
+        """There is nothing to end."""
+
+    def check(self) -> None:
+        """A step that failed has said so already."""
+
+    def idle(self) -> bool:
+        """There is nothing to get ready."""
+        return False
+
+    def submit(self, plan: StepPlan, queued: float = 0.0) -> None:
+        """Run one plan and deliver its result. Raises worker.plan.PlanError."""
+        self._deliver(self.run(plan, queued))
 
     def reset(self) -> None:
         """Forget every slot and expect step 1."""
@@ -69,12 +82,7 @@ class Engine:
         if logits is not None and len(sampled):
             result = self._sample(result, rows.slot[sampled], logits)
         seconds = time.perf_counter() - began
-        self.totals = Totals(
-            steps=self.totals.steps + 1,
-            prefill_tokens=self.totals.prefill_tokens + len(rows.tokens),
-            decode_tokens=self.totals.decode_tokens + rows.decodes,
-            seconds=self.totals.seconds + seconds,
-        )
+        self.totals = self.totals.with_step(len(rows.tokens), rows.decodes, seconds)
         return msgspec.structs.replace(result, seconds=seconds, queued=queued)
 
     def _on_device(self, array: NDArray[Any]) -> Tensor:

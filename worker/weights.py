@@ -146,16 +146,16 @@ def _layer(config: ModelConfig, matrices: Matrices, prefix: str) -> Layer:
     )
 
 
-def dummy_reader(shapes: dict[str, tuple[int, ...]]) -> Read:
-    """A reader of random weights, the same at every start, for benchmarks without a checkpoint: norms are ones, biases zeros."""
-    generator = torch.Generator().manual_seed(DUMMY_SEED)
+def dummy_reader(shapes: dict[str, tuple[int, ...]], device: torch.device = CPU, dtype: torch.dtype = torch.float32) -> Read:
+    """A reader of random weights made on `device`, the same at every start there, for benchmarks: norms are ones, biases zeros."""
+    generator = torch.Generator(device).manual_seed(DUMMY_SEED)
 
     def read(name: str) -> Tensor:
         shape = shapes[name]
         if name.endswith("norm.weight"):
-            return torch.ones(shape)
+            return torch.ones(shape, device=device)
         if name.endswith(".bias"):
-            return torch.zeros(shape)
-        return torch.randn(shape, generator=generator) * DUMMY_SCALE
+            return torch.zeros(shape, device=device)
+        return torch.empty(shape, device=device, dtype=dtype).normal_(0, DUMMY_SCALE, generator=generator)
 
     return read

@@ -13,7 +13,7 @@ from tests.support.plans import Chunk, Planner, Row
 from transport.columns import view_f32, view_i32
 from transport.reports import Reporter
 from worker.args import WorkerArgs
-from worker.load import load_engine
+from worker.load import load_model, waiting_engine
 from worker.step import Engine
 
 
@@ -36,7 +36,8 @@ def worker_args(model: Path, run_dir: Path | str = "/nowhere", **changes: Any) -
 def make_engine(model: Path, threads: int = 1, **changes: Any) -> Engine:
     """An engine in this process, attached to session 1 so to say. One thread: these models are too small for more."""
     torch.set_num_threads(threads)
-    engine = load_engine(worker_args(model, **changes), SilentReporter())
+    args = worker_args(model, **changes)
+    engine = waiting_engine(args, load_model(args, SilentReporter()))
     engine.reset()
     return engine
 

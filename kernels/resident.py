@@ -1,0 +1,116 @@
+"""Row state on the device in Triton: one small kernel for each thing a step does with it. Twin of kernels.reference.resident."""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels.launch import launch, trigger, wait
+from kernels.reference.resident import Columns
+
+BLOCK = 256
+
+
+@triton.jit(do_not_specialize=["count"], do_not_specialize_on_alignment=["index_ptr", "word_ptr"])
+def _write(arena_ptr: tl.tensor, index_ptr: tl.tensor, word_ptr: tl.tensor, count: tl.tensor, BLOCK: tl.constexpr, PDL: tl.constexpr) -> None:
+    trigger(PDL)
+    pair = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    wait(PDL)
+    inside = pair < count
+    index = tl.load(index_ptr + pair, mask=inside, other=0)
+    tl.store(arena_ptr + index, tl.load(word_ptr + pair, mask=inside, other=0), mask=inside)
+
+
+def write_words(arena: Tensor, pairs: Tensor) -> None:
+    """arena[pairs[0]] = pairs[1] for int32 `pairs` [2, N]. Pairs of one index hold the same word."""
+    count = pairs.shape[1]
+    launch(_write, (triton.cdiv(count, BLOCK),), arena, pairs[0], pairs[1], count, BLOCK=BLOCK, num_warps=4)
+
+
+@triton.jit(do_not_specialize=["rows"], do_not_specialize_on_alignment=["slot_ptr", "token_ptr", "position_ptr"])
+def _begin(
+    length_ptr: tl.tensor, last_ptr: tl.tensor, slot_ptr: tl.tensor, token_ptr: tl.tensor, position_ptr: tl.tensor, rows: tl.tensor,
+    DUMMY: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
+) -> None:  # fmt: skip
+    trigger(PDL)
+    row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = row < rows
+    wait(PDL)
+    slot = tl.load(slot_ptr + row, mask=inside, other=DUMMY)
+    length = tl.load(length_ptr + slot)
+    tl.store(position_ptr + row, length, mask=inside)
+    tl.store(token_ptr + row, tl.load(last_ptr + slot), mask=inside)
+    tl.store(length_ptr + slot, length + 1, mask=slot < DUMMY)
+
+
+def begin_rows(columns: Columns, slot_R: Tensor, token_R: Tensor, position_R: Tensor) -> None:
+    """Decode rows of a step: `token` and `position` (int32) of each slot's next token, which its length then counts.
+
+    The dummy slot stays at length 0.
+    """
+    rows, dummy = len(slot_R), len(columns.length) - 1
+    launch(
+        _begin, (triton.cdiv(rows, BLOCK),), columns.length, columns.last, slot_R, token_R, position_R, rows,
+        DUMMY=dummy, BLOCK=BLOCK, num_warps=4,
+    )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["rows"], do_not_specialize_on_alignment=["slot_ptr"])
+def _sampling(
+    length_ptr: tl.tensor, temperature_ptr: tl.tensor, top_p_ptr: tl.tensor, min_p_ptr: tl.tensor, top_k_ptr: tl.tensor, seed_ptr: tl.tensor,
+    slot_ptr: tl.tensor, floats_ptr: tl.tensor, ints_ptr: tl.tensor, rows: tl.tensor, STRIDE: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
+) -> None:  # fmt: skip
+    trigger(PDL)
+    row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = row < rows
+    wait(PDL)
+    slot = tl.load(slot_ptr + row, mask=inside, other=0)
+    tl.store(floats_ptr + row, tl.load(temperature_ptr + slot), mask=inside)
+    tl.store(floats_ptr + STRIDE + row, tl.load(top_p_ptr + slot), mask=inside)
+    tl.store(floats_ptr + 2 * STRIDE + row, tl.load(min_p_ptr + slot), mask=inside)
+    tl.store(ints_ptr + row, tl.load(top_k_ptr + slot).to(tl.int64), mask=inside)
+    tl.store(ints_ptr + STRIDE + row, tl.load(seed_ptr + slot), mask=inside)
+    tl.store(ints_ptr + 2 * STRIDE + row, tl.load(length_ptr + slot).to(tl.int64), mask=inside)
+
+
+def sampling_columns(columns: Columns, slot_R: Tensor) -> tuple[Tensor, ...]:
+    """temperature, top_p and min_p (float32), top_k, seed and the position to draw for (int64), one value per row."""
+    rows, stride = len(slot_R), triton.cdiv(len(slot_R), BLOCK) * BLOCK
+    floats = torch.empty(3, stride, device=slot_R.device)
+    ints = torch.empty(3, stride, dtype=torch.int64, device=slot_R.device)
+    launch(
+        _sampling, (triton.cdiv(rows, BLOCK),), columns.length, columns.temperature, columns.top_p, columns.min_p, columns.top_k, columns.seed,
+        slot_R, floats, ints, rows, STRIDE=stride, BLOCK=BLOCK, num_warps=4,
+    )  # fmt: skip
+    return *floats[:, :rows], *ints[:, :rows]
+
+
+@triton.jit(do_not_specialize=["rows"], do_not_specialize_on_alignment=["slot_ptr"])
+def _finish(
+    last_ptr: tl.tensor, failed_ptr: tl.tensor, slot_ptr: tl.tensor, token_ptr: tl.tensor, finite_ptr: tl.tensor, out_ptr: tl.tensor, rows: tl.tensor,
+    DUMMY: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
+) -> None:  # fmt: skip
+    trigger(PDL)
+    row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = row < rows
+    wait(PDL)
+    slot = tl.load(slot_ptr + row, mask=inside, other=DUMMY)
+    token = tl.load(token_ptr + row, mask=inside, other=0).to(tl.int32)
+    good = (tl.load(finite_ptr + row, mask=inside, other=0) != 0) & (tl.load(failed_ptr + slot) == 0)
+    tl.store(failed_ptr + slot, 1, mask=(slot < DUMMY) & (good == 0))
+    tl.store(last_ptr + slot, tl.where(good, token, 0), mask=slot < DUMMY)
+    tl.store(out_ptr + row, tl.where(good, token, -1), mask=inside)
+
+
+def finish_rows(columns: Columns, slot_R: Tensor, token_R: Tensor, finite_R: Tensor) -> Tensor:
+    """Keep each row's sampled int64 token for its next step; gives int32 tokens [R], -1 where the row has failed, now or before.
+
+    A failed row stays failed and is fed token 0.
+    """
+    rows, dummy = len(slot_R), len(columns.failed) - 1
+    out = torch.empty(rows, dtype=torch.int32, device=slot_R.device)
+    launch(
+        _finish, (triton.cdiv(rows, BLOCK),), columns.last, columns.failed, slot_R, token_R, finite_R.view(torch.uint8), out, rows,
+        DUMMY=dummy, BLOCK=BLOCK, num_warps=4,
+    )  # fmt: skip
+    return out

@@ -1,0 +1,142 @@
+"""The resident engine gives what the engine gives that waits for every step: run ahead, mixed steps, penalties, seeds, failures, re-admission."""
+
+import queue
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from kernels.triton_set import Triton
+from messages.plan import StepPlan
+from messages.result import NON_FINITE, OK, StepResult
+from tests.support.devices import DEVICE, GPU
+from tests.support.engines import SilentReporter, make_engine, tokens_of, worker_args
+from tests.support.plans import Chunk, Planner, Row
+from transport.columns import view_f32, view_i32, view_u8
+from worker.load import load_model
+from worker.memory import allocate
+from worker.plan import PlanError
+from worker.resident.engine import ResidentEngine
+
+IDS = [(7 * i + 3) % 250 for i in range(40)]
+GREEDY = Row(slot=0, prompt=IDS[:9], blocks=[5, 0, 7])
+DRAWN = Row(slot=3, prompt=IDS[5:12], blocks=[2, 9, 4], seed=5, temperature=0.8, top_p=0.9, top_k=30)
+PENAL = Row(slot=1, prompt=IDS[2:6], blocks=[1, 3], seed=2**40 + 1, temperature=1.0, repetition=1.2, frequency=0.3, presence=0.1)
+ASKED = Row(slot=6, prompt=IDS[1:4], blocks=[8, 6], logprobs=3)
+
+
+class Playing:
+    """A resident engine and its results as they come."""
+
+    def __init__(self, engine: ResidentEngine) -> None:
+        self.engine = engine
+        self._results: queue.SimpleQueue[StepResult] = queue.SimpleQueue()
+        engine.start(self._results.put)
+        engine.reset()
+
+    def play(self, plans: Sequence[StepPlan]) -> list[StepResult]:
+        """Launch all, then read all."""
+        for plan in plans:
+            self.engine.submit(plan)
+        found = [self._results.get(timeout=60) for _ in plans]
+        self.engine.check()
+        return found
+
+
+@pytest.fixture
+def playing(models: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Playing]:
+    """Random weights in float32 over a pool full of NaN."""
+    if not GPU:
+        monkeypatch.setattr("worker.load.kernels_for", lambda device: Triton)
+        monkeypatch.setattr("kernels.reference.linear._can_pack", lambda weight: False)
+        monkeypatch.setattr("worker.weights.FAST_ROWS", 1)
+    args = worker_args(models / "rand-byte", kv_tokens=512, device=DEVICE.type, dtype="float32")
+    found = load_model(args, SilentReporter())
+    monkeypatch.undo()
+    cache = allocate(found.decoder.config, found.dtype, 32, args.block_size, DEVICE)
+    cache.k.fill_(torch.nan)
+    cache.v.fill_(torch.nan)
+    play = Playing(ResidentEngine(found.decoder, cache, Triton, args.max_slots, found.positions // args.block_size, args.max_step_tokens))
+    yield play
+    play.engine.close()
+
+
+def test_steps_run_ahead_equal_steps_waited_for(models: Path, playing: Playing) -> None:
+    planner = Planner()
+    steps = 30 if GPU else 1
+    plans = [
+        planner.start(GREEDY),
+        planner.plan(admit=[DRAWN, PENAL], chunks=[Chunk(3, 0, DRAWN.prompt[:4], False), Chunk(1, 0, PENAL.prompt, True)], decode=[0]),
+        planner.plan(chunks=[Chunk(3, 4, DRAWN.prompt[4:], True)], decode=[0, 1]),
+        planner.plan(decode=[0, 1, 3]),
+        planner.plan(admit=[ASKED], chunks=[Chunk(6, 0, ASKED.prompt, True)], decode=[1]),
+        planner.plan(decode=[0, 3, 6]),
+        planner.plan(decode=[0, 3], release=[1]),
+        *(planner.plan(decode=None) for _ in range(steps)),
+    ]
+    reference = make_engine(models / "rand-byte", kv_tokens=512)
+    expected = [reference.run(plan) for plan in plans]
+    found = playing.play(plans)
+    for ours, theirs in zip(found, expected, strict=True):
+        assert (ours.step, ours.slot, ours.status) == (theirs.step, theirs.slot, theirs.status)
+        assert tokens_of(ours) == tokens_of(theirs), f"step {ours.step}"
+        if theirs.logprobs is not None:
+            assert ours.logprobs is not None
+            assert (ours.logprobs.row, ours.logprobs.count, ours.logprobs.top_ids) == (
+                theirs.logprobs.row,
+                theirs.logprobs.count,
+                theirs.logprobs.top_ids,
+            )
+            assert view_f32(ours.logprobs.top) == pytest.approx(view_f32(theirs.logprobs.top), abs=1e-4)
+    assert playing.engine.totals.decode_tokens == sum(len(view_i32(plan.slot)) for plan in expected) - 4
+
+
+def test_a_row_admitted_again_goes_on_as_it_was(models: Path, playing: Playing) -> None:
+    """Preempted after some tokens, prefilled again behind its prompt in another slot and other blocks: the same tokens follow."""
+    steps = 8 if GPU else 2
+    planner = Planner()
+    whole = playing.play([planner.start(PENAL), *(planner.plan(decode=[1]) for _ in range(2 * steps))])
+    tokens = [tokens_of(result)[0] for result in whole]
+    known = [*PENAL.prompt, *tokens[:steps]]
+    again = Row(slot=5, prompt=known, blocks=[12, 11], seed=PENAL.seed, temperature=1.0, repetition=1.2, frequency=0.3, presence=0.1,
+                prompt_length=len(PENAL.prompt))  # fmt: skip
+    plans = [
+        planner.plan(admit=[again], chunks=[Chunk(5, 0, known, True)], release=[1]),
+        *(planner.plan(decode=[5]) for _ in range(steps)),
+    ]
+    assert [tokens_of(result)[0] for result in playing.play(plans)] == tokens[steps:]
+
+
+@pytest.mark.filterwarnings("ignore:invalid value encountered")  # by the interpreter's numpy
+def test_a_row_that_is_not_finite_fails_alone_and_for_good(playing: Playing) -> None:
+    planner = Planner()
+    bad = Row(slot=2, prompt=IDS[:3], blocks=[10])
+    playing.play([planner.start(GREEDY), planner.start(bad)])
+    playing.engine.cache.v[:, 10] = torch.nan
+    failed = playing.play([planner.plan(decode=[0, 2])])[0]
+    assert view_u8(failed.status).tolist() == [OK, NON_FINITE]
+    assert tokens_of(failed)[1] == -1
+    playing.engine.cache.v[:, 10] = 0.0
+    later = playing.play([planner.plan(decode=None), planner.plan(decode=None)])
+    assert [view_u8(result.status).tolist() for result in later] == [[OK, NON_FINITE]] * 2
+    fresh = Row(slot=2, prompt=IDS[:3], blocks=[10])
+    assert view_u8(playing.play([planner.plan(admit=[fresh], chunks=[Chunk(2, 0, IDS[:3], True)], release=[2])])[0].status).tolist() == [OK]
+
+
+def test_a_bad_plan_is_refused_and_a_new_session_begins_afresh(playing: Playing) -> None:
+    planner = Planner()
+    first = playing.play([planner.start(GREEDY)])[0]
+    with pytest.raises(PlanError, match="not admitted"):
+        playing.engine.submit(planner.plan(decode=[2]))
+    playing.engine.reset()
+    assert tokens_of(playing.play([Planner(2).start(GREEDY)])[0]) == tokens_of(first)
+
+
+@pytest.mark.skipif(not GPU, reason="there are no graphs in the interpreter")
+def test_graphs_are_made_ahead_while_nothing_runs(playing: Playing) -> None:
+    planner = Planner()
+    while playing.engine.idle():
+        pass
+    results = playing.play([planner.start(GREEDY), *(planner.plan(decode=[0]) for _ in range(5))])
+    assert all(view_u8(result.status).tolist() == [OK] for result in results)

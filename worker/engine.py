@@ -1,0 +1,42 @@
+"""What the service needs of an engine, whichever device it computes on."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from checkpoint.config import ModelConfig
+from messages.plan import StepPlan
+from messages.result import StepResult
+from worker.memory import Cache
+from worker.slots import Slots
+from worker.totals import Totals
+
+
+class DeviceError(Exception):
+    """The device failed: nothing that is on it can be used any more, and this process must end."""
+
+
+class StepEngine(Protocol):
+    """`start` once, then for every session `reset` and `submit` its plans in order. All calls from one thread."""
+
+    @property
+    def slots(self) -> Slots: ...
+    @property
+    def cache(self) -> Cache: ...
+    @property
+    def config(self) -> ModelConfig: ...
+    @property
+    def totals(self) -> Totals: ...
+    def start(self, deliver: Callable[[StepResult], object]) -> None:
+        """`deliver` gets every result, in order, perhaps on another thread."""
+
+    def reset(self) -> None: ...
+    def submit(self, plan: StepPlan, queued: float = 0.0) -> None:
+        """Raises PlanError (the session is unusable after that) or DeviceError."""
+
+    def check(self) -> None:
+        """Raises DeviceError when a step failed after it was submitted."""
+
+    def idle(self) -> bool:
+        """Use a quiet moment to get ready for later; False when there is nothing to do."""
+
+    def close(self) -> None: ...

@@ -1,0 +1,275 @@
+"""Runs step plans on a GPU without ever waiting for it: one upload of changes, one launch for a decode step, results read on another thread."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from checkpoint.config import ModelConfig
+from kernels.attention import AttentionBatch
+from kernels.backend import Kernels
+from kernels.prefill_attention import tile_tokens
+from kernels.reference.sampling import Sampled, SamplingBatch
+from messages.plan import StepPlan
+from transport.columns import I32, view_i32
+from worker.decoder import Decoder, StepInput
+from worker.engine import DeviceError
+from worker.memory import Cache
+from worker.plan import PlanReader, Rows
+from worker.resident.arena import Arena, joined
+from worker.resident.graphs import Graphs
+from worker.resident.layout import lay_out, longest_and_balance
+from worker.resident.parcel import Parcel, Parcels
+from worker.resident.penalties import PooledSlots
+from worker.resident.reader import Asked, Deliver, Launched, Reader
+from worker.resident.wishes import FILTERED, PLAIN, SEPARATE, Wishes, wishes_of
+from worker.totals import Totals
+
+DRAWN = 0
+"""Stands in the host's slots for a last token that only the device knows."""
+FIRST_WORDS = 1 << 16
+
+
+class ResidentEngine:
+    """Everything that lives on the device. `start`, then `submit` the plans of a session in order; `reset` begins a new one."""
+
+    def __init__(self, decoder: Decoder, cache: Cache, kernels: Kernels, max_slots: int, max_blocks: int, max_step_tokens: int) -> None:
+        self._device = cache.k.device
+        self.slots = PooledSlots(max_slots, max_blocks, decoder.config.vocab, self._device)
+        self.cache = cache
+        self._decoder = decoder
+        self._kernels = kernels
+        self._reader = PlanReader(self.slots, cache.blocks, cache.block_size, max_step_tokens)
+        self._arena = Arena(max_slots, max_blocks, cache.blocks, self._device)
+        self._rows: I32 = np.full(max_slots, max_slots, np.int32)
+        self._graphs = Graphs(self._device, max_slots)
+        self._parcels = Parcels(self._device, max_slots, FIRST_WORDS)
+        self._results: Reader | None = None
+        self._positions = max_blocks * cache.block_size
+        self._tile = tile_tokens(decoder.config.heads // decoder.config.kv_heads)
+
+    @property
+    def config(self) -> ModelConfig:
+        return self._decoder.config
+
+    @property
+    def totals(self) -> Totals:
+        return Totals() if self._results is None else self._results.totals
+
+    def start(self, deliver: Deliver) -> None:
+        """Give results to `deliver`, on another thread."""
+        self._results = Reader(self._parcels, deliver)
+
+    def close(self) -> None:
+        if self._results is not None:
+            self._results.close()
+
+    def reset(self) -> None:
+        """Forget every slot and expect step 1."""
+        self._reader.reset()
+
+    def check(self) -> None:
+        """Raises DeviceError when a step failed on the device."""
+        if self._results is not None and self._results.error is not None:
+            raise DeviceError(str(self._results.error)) from self._results.error
+
+    @torch.inference_mode()
+    def submit(self, plan: StepPlan, queued: float = 0.0) -> None:
+        """Launch one plan that waited `queued` seconds. Raises worker.plan.PlanError, and DeviceError when the device is of no use any more."""
+        self.check()
+        rows, copies = self._reader.apply(plan)
+        try:
+            self._launch(plan, rows, copies, queued)
+        except RuntimeError as error:  # what torch and Triton raise for every error of the device
+            raise DeviceError(str(error)) from error
+
+    @torch.inference_mode()
+    def idle(self) -> bool:
+        """Nothing is to be done: make ready for a size of decode step that has not come yet. False when all have."""
+        key = self._graphs.missing(PLAIN, False)
+        if key is None:
+            return False
+        parcel = self._parcels.take()
+        self._write(parcel, [self._place(np.zeros(0, np.int32), key[0])], [])
+        for _ in range(2):
+            self._graphs.run(key, lambda: self._decode(key[0], PLAIN, False))
+        parcel.done.record()
+        parcel.done.synchronize()
+        self._parcels.give(parcel)
+        return True
+
+    @torch.inference_mode()
+    def dry_run(self, tokens: int) -> None:
+        """The launches of the largest step: `tokens` prompt tokens of dummy rows, and a draw for every slot."""
+        size = min(tokens, self._positions)
+        count = np.array([size] * (tokens // size) + [tokens % size] * (tokens % size > 0), np.int64)
+        dummies = np.full(len(count), self._arena.dummy, np.int32)
+        rows = Rows(slot=dummies, start=0 * count, count=count, sample=count > 0, tokens=np.zeros(tokens, np.int32), decodes=0)
+        layout = lay_out(rows, np.zeros(min(self.slots.count, tokens), np.int64), self._tile)
+        token, slot, position, tiles, wanted, drawn = self._write(self._parcels.take(), [], layout.columns)
+        self._draw(self._forward(token, slot, position, tiles, wanted, 0, 0, True), drawn, filtered=True)
+
+    @torch.inference_mode()
+    def dry_graph(self) -> None:
+        """The graph of the largest decode step."""
+        key = self._graphs.padded(self.slots.count), FILTERED, False
+        for _ in range(2):
+            self._graphs.run(key, lambda: self._decode(*key))
+
+    def _launch(self, plan: StepPlan, rows: Rows, copies: tuple[I32, I32], queued: float) -> None:
+        parcel = self._parcels.take()
+        parcel.begun.record()
+        prompts = len(rows.slot) - rows.decodes
+        pairs = self._changes(plan, rows, prompts)
+        sampled = np.concatenate((np.flatnonzero(rows.sample), np.arange(prompts, len(rows.slot))))
+        slot = rows.slot[sampled]
+        self.slots.last[slot] = DRAWN
+        wishes = wishes_of(self.slots, slot)
+        if prompts or len(copies[0]):
+            token, asked = self._mixed(parcel, rows, sampled, wishes, pairs, copies)
+        else:
+            token, asked = self._decoding(parcel, rows, wishes, pairs)
+        if len(slot):
+            parcel.download(token[: len(slot)])
+        parcel.done.record()
+        assert self._results is not None  # `start` comes first
+        self._results.put(
+            Launched(
+                session=plan.session, step=plan.step, slot=slot, parcel=parcel, prefill_tokens=len(rows.tokens), decode_tokens=rows.decodes,
+                queued=queued, asked=asked,
+            )
+        )  # fmt: skip
+
+    # Changes
+
+    def _changes(self, plan: StepPlan, rows: Rows, prompts: int) -> list[I32]:
+        """Bring the host's lengths up to the end of this step, and say what the device cannot know by itself."""
+        slots, pairs = self.slots, list[I32]()
+        slots.length[rows.slot] = rows.start + rows.count
+        chunks = fresh = rows.slot[:prompts]
+        if plan.admit is not None:
+            admitted = view_i32(plan.admit.slot)
+            pairs += self._arena.admitted(admitted, slots)
+            fresh = np.unique(np.concatenate((fresh, admitted)))
+        if len(fresh):
+            pairs.append(self._arena.column("length", fresh, slots.length[fresh].astype(np.int32)))
+        if plan.append is not None:
+            pairs.append(self._arena.appended(view_i32(plan.append.slot), view_i32(plan.append.index), slots.table))
+        if slots.penalties and prompts:
+            parts = np.split(rows.tokens, np.cumsum(rows.count[:prompts])[:-1])
+            for slot, start, part in zip(chunks.tolist(), rows.start.tolist(), parts, strict=False):
+                slots.note(slot, part, start)
+        return pairs
+
+    def _place(self, slot: I32, size: int) -> I32:
+        """Pairs that make the first `size` rows of a decode step those of `slot` and dummies."""
+        wanted = np.full(size, self._arena.dummy, np.int32)
+        wanted[: len(slot)] = slot
+        changed = np.flatnonzero(wanted != self._rows[:size])
+        self._rows[changed] = wanted[changed]
+        return self._arena.column("rows", changed, wanted[changed])
+
+    def _write(self, parcel: Parcel, pairs: list[I32], columns: Sequence[I32]) -> list[Tensor]:
+        """Send everything up at once and apply the changes; gives the columns on the device."""
+        changes = joined(pairs)
+        if not changes.size and not columns:
+            return []
+        words, *there = parcel.upload([changes, *columns])
+        if changes.size:
+            self._kernels.write_words(self._arena.words, words)
+        return there
+
+    # Steps
+
+    def _decoding(self, parcel: Parcel, rows: Rows, wishes: Wishes, pairs: list[I32]) -> tuple[Tensor, Asked | None]:
+        """A step of decode rows only: from its graph, but for sampling that few rows ask for."""
+        size = self._graphs.padded(len(rows.slot)) if len(rows.slot) else 0
+        pairs.append(self._place(rows.slot, size))
+        there = self._write(parcel, pairs, wishes.columns)
+        if not size:
+            return self._arena.rows[:0], None
+        _, balanced = longest_and_balance(rows.start)
+        out = self._graphs.run((size, wishes.mode, balanced), lambda: self._decode(size, wishes.mode, balanced))
+        if wishes.mode != SEPARATE:
+            return out, None
+        count = len(rows.slot)
+        return self._sample(out[:count], self._arena.rows[:count], wishes, there)
+
+    def _decode(self, size: int, mode: str, balanced: bool) -> Tensor:
+        """The launches of a decode step of `size` rows: their tokens, or their logits when they are sampled separately."""
+        slot = self._arena.rows[:size]
+        token, position = torch.empty(2, size, dtype=torch.int32, device=self._device)
+        self._kernels.begin_rows(self._arena.columns, slot, token, position)
+        tiles = slot.new_empty(0, 2)
+        logits = self._forward(token, slot, position, tiles, None, size, self._positions, balanced)
+        return logits if mode == SEPARATE else self._draw(logits, slot, filtered=mode == FILTERED)
+
+    def _mixed(
+        self, parcel: Parcel, rows: Rows, sampled: np.ndarray, wishes: Wishes, pairs: list[I32], copies: tuple[I32, I32]
+    ) -> tuple[Tensor, Asked | None]:
+        """A step with prompt chunks or block copies, launch by launch."""
+        layout = lay_out(rows, sampled, self._tile) if len(rows.slot) else None
+        columns = [] if layout is None else layout.columns
+        there = self._write(parcel, pairs, [*copies, *columns, *wishes.columns])
+        source, target = there[0].long(), there[1].long()
+        if len(source):
+            self._kernels.copy_blocks(self.cache.k, source, target)
+            self._kernels.copy_blocks(self.cache.v, source, target)
+        if layout is None:
+            return source, None
+        token, slot, position, tiles, wanted, drawn = there[2:8]
+        first = len(rows.tokens)
+        if rows.decodes:
+            self._kernels.begin_rows(self._arena.columns, slot[first:], token[first:], position[first:])
+        longest, balanced = longest_and_balance(rows.start[len(rows.start) - rows.decodes :])
+        logits = self._forward(token, slot, position, tiles, wanted, rows.decodes, longest, balanced)
+        return self._sample(logits, drawn, wishes, there[8:]) if len(drawn) else (drawn, None)
+
+    def _forward(
+        self, token: Tensor, slot: Tensor, position: Tensor, tiles: Tensor, wanted: Tensor | None, singles: int, longest: int, balanced: bool
+    ) -> Tensor:
+        window = self.config.window
+        full = AttentionBatch(
+            table=self._arena.table, slot=slot, position=position, tiles=tiles, singles=singles, longest=longest, balanced=balanced, window=None
+        )
+        windowed = full if window is None else replace(full, window=window)
+        step = StepInput(tokens=token, positions=position, wanted=wanted, full=full, windowed=windowed)
+        return self._decoder.forward(step, self.cache.k, self.cache.v)
+
+    # Sampling
+
+    def _batch(self, slot: Tensor, filtered: bool) -> SamplingBatch:
+        temperature, top_p, min_p, top_k, seed, position = self._kernels.sampling_columns(self._arena.columns, slot)
+        return SamplingBatch(
+            temperature=temperature, top_p=top_p, min_p=min_p, top_k=top_k, seed=seed, position=position,
+            random=[0], filtered=[0] if filtered else [],
+        )  # fmt: skip
+
+    def _draw(self, logits: Tensor, slot: Tensor, filtered: bool) -> Tensor:
+        out = self._kernels.sample(logits, self._batch(slot, filtered))
+        return self._kernels.finish_rows(self._arena.columns, slot, out.token, out.finite)
+
+    def _sample(self, logits: Tensor, slot: Tensor, wishes: Wishes, there: list[Tensor]) -> tuple[Tensor, Asked | None]:
+        """Sample with everything the rows wish for; `there`: the wishes' columns on the device."""
+        batch = replace(self._batch(slot, wishes.filtered), logprob_rows=wishes.logprob_rows, logprob_counts=wishes.logprob_counts)
+        if wishes.penal:
+            row, owner, factors = there
+            batch = replace(batch, penalties=self.slots.gather(row, owner, factors.view(torch.float32)))
+        out = self._kernels.sample(logits, batch)
+        token = self._kernels.finish_rows(self._arena.columns, slot, out.token, out.finite)
+        if wishes.penal:
+            self.slots.sampled(owner, token[row.long()])
+        return token, self._ask(out, wishes)
+
+    def _ask(self, out: Sampled, wishes: Wishes) -> Asked | None:
+        if out.chosen is None or out.top is None or out.top_ids is None:
+            return None
+        chosen, top, top_ids = (self._to_host(part) for part in (out.chosen, out.top, out.top_ids))
+        return Asked(rows=wishes.logprob_rows, counts=wishes.logprob_counts, chosen=chosen, top=top, top_ids=top_ids)
+
+    def _to_host(self, part: Tensor) -> Tensor:
+        """A copy on the host that is there when the step is done."""
+        there = torch.empty(part.shape, dtype=part.dtype, pin_memory=self._device.type == "cuda")
+        return there.copy_(part, non_blocking=True)

@@ -1,0 +1,75 @@
+"""CUDA graphs of decode steps: one launch for a whole step, for each number of rows that steps are padded to."""
+
+import logging
+from bisect import bisect_left
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+log = logging.getLogger(__name__)
+
+SMALL = (1, 2, 4)
+STRIDE = 8
+
+Key = tuple[int, str, bool]
+"""Rows, how they are sampled, whether they are equally long: whatever the launches of a step depend on."""
+
+
+def padded_sizes(most: int) -> list[int]:
+    """1, 2, 4, 8, 16, 24, ... and `most`."""
+    return [*(size for size in SMALL if size < most), *range(STRIDE, most, STRIDE), most]
+
+
+class Graphs:
+    """Runs decode steps by `key`: the first time eagerly, which compiles its kernels, then from a graph. On a CPU always eagerly."""
+
+    def __init__(self, device: torch.device, most_rows: int) -> None:
+        self._sizes = padded_sizes(most_rows)
+        self._graphs: dict[Key, tuple[torch.cuda.CUDAGraph, Tensor]] = {}
+        self._seen: set[Key] = set()
+        self._refused: set[Key] = set()
+        self._usable = device.type == "cuda"
+        self._pool = torch.cuda.graph_pool_handle() if self._usable else None
+
+    @property
+    def captured(self) -> int:
+        """Graphs there are."""
+        return len(self._graphs)
+
+    def padded(self, rows: int) -> int:
+        """The number of rows that a step of `rows` is computed with."""
+        return self._sizes[bisect_left(self._sizes, rows)]
+
+    def missing(self, mode: str, balanced: bool) -> Key | None:
+        """The smallest step of this kind that has no graph yet."""
+        keys = ((size, mode, balanced) for size in self._sizes if self._usable)
+        return next((key for key in keys if key not in self._graphs and key not in self._refused), None)
+
+    def run(self, key: Key, step: Callable[[], Tensor]) -> Tensor:
+        """What `step` gives, computed by it or by its graph; valid until the next step."""
+        found = self._graphs.get(key)
+        if found is None and key in self._seen and self._usable and key not in self._refused:
+            found = self._capture(key, step)
+        if found is None:
+            self._seen.add(key)
+            return step()
+        graph, out = found
+        graph.replay()
+        return out
+
+    def _capture(self, key: Key, step: Callable[[], Tensor]) -> tuple[torch.cuda.CUDAGraph, Tensor] | None:
+        """Record a step without running it. None when that fails: such steps stay eager."""
+        graph = torch.cuda.CUDAGraph()
+        try:
+            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+            try:
+                out = step()
+            finally:
+                graph.capture_end()
+        except torch.OutOfMemoryError as error:
+            log.warning("no memory for a graph of %d rows, which stay eager: %s", key[0], str(error).splitlines()[0])
+            self._refused.add(key)
+            return None
+        self._graphs[key] = graph, out
+        return graph, out

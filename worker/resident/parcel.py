@@ -1,0 +1,76 @@
+"""What travels with one step between host and device: pinned memory both ways and the events that say when it may be read or used again."""
+
+import queue
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from transport.columns import I32
+
+ALIGNMENT = 32
+SPARE = 1.25
+
+
+class Event(Protocol):
+    """A point of the device's stream."""
+
+    def record(self) -> None: ...
+    def synchronize(self) -> None: ...
+
+
+class _Past:
+    """Stands for events of a device that has no stream."""
+
+    def record(self) -> None: ...
+    def synchronize(self) -> None: ...
+
+
+class Parcel:
+    """`begun` and `done` bracket the step on the device. `up` is copied there as one piece; `down` [max rows] receives the tokens."""
+
+    def __init__(self, device: torch.device, rows: int, words: int) -> None:
+        self._pinned = device.type == "cuda"
+        self._device = device
+        self.up = self._host(words)
+        self.down = self._host(rows)
+        self.begun: Event = torch.cuda.Event(enable_timing=True) if self._pinned else _Past()
+        self.done: Event = torch.cuda.Event(enable_timing=True) if self._pinned else _Past()
+
+    def _host(self, words: int) -> Tensor:
+        return torch.empty(words, dtype=torch.int32, pin_memory=self._pinned)
+
+    def upload(self, parts: list[I32]) -> list[Tensor]:
+        """int32 arrays as device tensors of the same shape, by a single copy that the host does not wait for."""
+        ends = np.cumsum([-(-part.size // ALIGNMENT) * ALIGNMENT for part in parts]).tolist()
+        if ends[-1] > len(self.up):
+            self.up = self._host(int(ends[-1] * SPARE))
+        host = self.up.numpy()
+        begins = [0, *ends[:-1]]
+        for begin, part in zip(begins, parts, strict=True):
+            host[begin : begin + part.size] = part.reshape(-1)
+        there = self.up[: ends[-1]].to(self._device, non_blocking=True)
+        return [there[begin : begin + part.size].view(part.shape) for begin, part in zip(begins, parts, strict=True)]
+
+    def download(self, token: Tensor) -> None:
+        """Ask for the tokens; they are in `down` once `done` has passed."""
+        self.down[: len(token)].copy_(token, non_blocking=True)
+
+
+class Parcels:
+    """Parcels that are free, made as they are needed."""
+
+    def __init__(self, device: torch.device, rows: int, words: int) -> None:
+        self._size = device, rows, words
+        self._free: queue.SimpleQueue[Parcel] = queue.SimpleQueue()
+
+    def take(self) -> Parcel:
+        try:
+            return self._free.get_nowait()
+        except queue.Empty:
+            return Parcel(*self._size)
+
+    def give(self, parcel: Parcel) -> None:
+        """The step has ended on the device and its tokens were read."""
+        self._free.put(parcel)

@@ -1,0 +1,123 @@
+"""The thread that waits for steps to end on the device and sends their results, so that the thread that launches steps never waits."""
+
+import queue
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from messages.result import NON_FINITE, OK, StepResult
+from messages.tokens import LogprobColumns
+from transport.columns import I32, pack_f32, pack_i32, pack_u8
+from worker.resident.parcel import Parcel, Parcels
+from worker.totals import Totals
+
+LONGEST_GAP = 0.05
+"""Seconds without work on the device that still count as a gap between two steps, not as idleness."""
+
+Deliver = Callable[[StepResult], object]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """Logprobs on their way to the host: batch `rows` that asked for `counts` alternatives, then chosen [L], top and top ids [L, most]."""
+
+    rows: list[int]
+    counts: list[int]
+    chosen: Tensor
+    top: Tensor
+    top_ids: Tensor
+
+    def columns(self, token: I32) -> LogprobColumns | None:
+        """Of the rows whose logits were finite; None when there is none."""
+        kept = [index for index, row in enumerate(self.rows) if token[row] >= 0]
+        if not kept:
+            return None
+        counts = [min(self.counts[index], self.top.shape[1]) for index in kept]
+        chosen, top, top_ids = self.chosen.numpy(), self.top.numpy(), self.top_ids.numpy()
+        return LogprobColumns(
+            row=pack_i32([self.rows[index] for index in kept]),
+            chosen=pack_f32(chosen[kept]),
+            count=pack_i32(counts),
+            top_ids=pack_i32(np.concatenate([top_ids[index, :count] for index, count in zip(kept, counts, strict=True)])),
+            top=pack_f32(np.concatenate([top[index, :count] for index, count in zip(kept, counts, strict=True)])),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launched:
+    """A step that the device has yet to finish."""
+
+    session: int
+    step: int
+    slot: I32
+    parcel: Parcel
+    prefill_tokens: int
+    decode_tokens: int
+    queued: float
+    asked: Asked | None = None
+
+
+class Reader:
+    """`put` steps in the order they were launched; `deliver` is called with each result, in that order, from this object's thread."""
+
+    def __init__(self, parcels: Parcels, deliver: Deliver) -> None:
+        self.totals = Totals()
+        self.error: BaseException | None = None
+        self._parcels = parcels
+        self._deliver = deliver
+        self._steps: queue.SimpleQueue[Launched | None] = queue.SimpleQueue()
+        self._previous: Parcel | None = None
+        self._thread = threading.Thread(target=self._run, name="results", daemon=True)
+        self._thread.start()
+
+    def put(self, step: Launched) -> None:
+        self._steps.put(step)
+
+    def close(self) -> None:
+        """Deliver what is on its way and end the thread."""
+        self._steps.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while (step := self._steps.get()) is not None:
+                self._finish(step)
+        except BaseException as error:  # the launching thread looks at `error` and ends the process
+            self.error = error
+
+    def _finish(self, step: Launched) -> None:
+        parcel = step.parcel
+        parcel.done.synchronize()
+        token = parcel.down.numpy()[: len(step.slot)].copy()
+        seconds, gap = self._times(parcel)
+        logprobs = None if step.asked is None else step.asked.columns(token)
+        result = StepResult(
+            session=step.session,
+            step=step.step,
+            slot=pack_i32(step.slot),
+            token=pack_i32(token),
+            status=pack_u8(np.where(token >= 0, OK, NON_FINITE)),
+            logprobs=logprobs,
+            seconds=seconds,
+            queued=step.queued,
+        )
+        self._deliver(result)
+        self.totals = replace(
+            self.totals.with_step(step.prefill_tokens, step.decode_tokens, seconds), gap_seconds=self.totals.gap_seconds + gap
+        )  # fmt: skip
+        if self._previous is not None:
+            self._parcels.give(self._previous)
+        self._previous = parcel
+
+    def _times(self, parcel: Parcel) -> tuple[float, float]:
+        """Seconds the device took for the step and, if the step before ended just before, waited for it."""
+        if not isinstance(parcel.begun, torch.cuda.Event) or not isinstance(parcel.done, torch.cuda.Event):
+            return 0.0, 0.0
+        gap = 0.0
+        if self._previous is not None and isinstance(self._previous.done, torch.cuda.Event):
+            gap = self._previous.done.elapsed_time(parcel.begun) / 1e3
+        return parcel.begun.elapsed_time(parcel.done) / 1e3, gap if 0 <= gap < LONGEST_GAP else 0.0
