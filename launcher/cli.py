@@ -49,7 +49,16 @@ def build_parser(command: str | None = None) -> argparse.ArgumentParser:
     serve = _command(bench, "serve", "launcher.bench", "generate load, closed or open loop: throughput, time to first token, time between tokens")
     talk = _command(bench, "chat", "launcher.bench_chat", "users who chat over several turns: what the prefix cache saves")
     scheduler = _command(bench, "scheduler", "launcher.bench_scheduler", "CPU time of the scheduler's steps, without a cluster")
+    models = [
+        _command(bench, "offline", "launcher.bench_model", "throughput of many prompts at once, through a scheduler and a worker", "run_offline"),
+        _command(bench, "single", "launcher.bench_model", "time a token of one stream, through a scheduler and a worker", "run_single"),
+        _command(bench, "batch64", "launcher.bench_model", "prefill and decode of 64 prompts, through a scheduler and a worker", "run_batch"),
+    ]
     if command in (None, "bench"):
+        module = importlib.import_module("launcher.bench_model")
+        module.add_workload(models[0])
+        for parser_ in models:
+            module.add_arguments(parser_)
         importlib.import_module("launcher.bench").add_arguments(serve)
         importlib.import_module("launcher.bench_scheduler").add_arguments(scheduler)
         importlib.import_module("launcher.bench_chat").add_arguments(talk)
@@ -85,6 +94,7 @@ def _add_start(start: argparse.ArgumentParser) -> None:
     add("--dtype", choices=["auto", "float32", "bfloat16"], default="auto", help="number format of the weights in memory")
     add("--threads", type=whole(0, 4096), default=0, help="CPU threads of the worker, at most the cores there are; 0: all cores")
     add("--kv-tokens", type=whole(0, 2**31 - 1), default=0, metavar="N", help="tokens of KV memory; 0: at most a quarter of the free memory")
+    add("--gpu-memory-utilization", type=number(0.05, 1), default=0.9, metavar="X", help="share of a GPU's memory that may be used (0.9)")
     add("--block-size", type=whole(1, 1024), default=16, metavar="N", help="tokens per KV block (16)")
     add("--max-slots", type=whole(1, 4096), default=64, metavar="N", help="sequences computed at once (64)")
     add("--max-step-tokens", type=whole(1, 65536), default=512, metavar="N", help="tokens computed in one step (512)")

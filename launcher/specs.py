@@ -36,6 +36,7 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
     dtype: str = "auto"
     threads: int = 0
     kv_tokens: int = 0
+    gpu_memory_utilization: float = 0.9
     block_size: int = 16
     max_slots: int = 64
     max_step_tokens: int = 512
@@ -105,6 +106,7 @@ def cluster_specs(options: ClusterOptions, run_dir: str) -> list[ProcessSpec]:
         dtype=options.dtype,
         threads=options.threads,
         kv_tokens=options.kv_tokens,
+        gpu_memory_utilization=options.gpu_memory_utilization,
         block_size=options.block_size,
         max_slots=options.max_slots,
         max_step_tokens=options.max_step_tokens,

@@ -64,6 +64,7 @@ def options_from(args: argparse.Namespace) -> ClusterOptions:
         dtype=args.dtype,
         threads=_threads(args.threads),
         kv_tokens=args.kv_tokens,
+        gpu_memory_utilization=args.gpu_memory_utilization,
         block_size=args.block_size,
         max_slots=args.max_slots,
         max_step_tokens=args.max_step_tokens,

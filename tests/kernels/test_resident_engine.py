@@ -108,7 +108,7 @@ def test_a_row_admitted_again_goes_on_as_it_was(models: Path, playing: Playing) 
     assert [tokens_of(result)[0] for result in playing.play(plans)] == tokens[steps:]
 
 
-@pytest.mark.filterwarnings("ignore:invalid value encountered")  # by the interpreter's numpy
+@pytest.mark.filterwarnings("ignore:invalid value encountered", "ignore:All-NaN slice")  # by the interpreter's numpy
 def test_a_row_that_is_not_finite_fails_alone_and_for_good(playing: Playing) -> None:
     planner = Planner()
     bad = Row(slot=2, prompt=IDS[:3], blocks=[10])

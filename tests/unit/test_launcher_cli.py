@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 START_OPTIONS = {
     *("--model", "--served-model-name", "--host", "--port", "--detach", "--device", "--dtype", "--threads", "--kv-tokens", "--block-size"),
     *("--max-slots", "--max-step-tokens", "--chunk-tokens", "--max-context", "--max-queue", "--chat-template", "--dummy-weights", "--tokenizers"),
-    *("--frontends", "--log-level", "--startup-timeout", "--hang-timeout", "-h", "--help"),
+    *("--frontends", "--log-level", "--startup-timeout", "--gpu-memory-utilization", "--hang-timeout", "-h", "--help"),
     *("--max-queue-tokens", "--run-ahead", "--prefix-cache", "--target-itl", "--record", "--record-tokens"),
 }
 
@@ -33,7 +33,7 @@ def test_commands() -> None:
     assert set(_choices(command())) == {"cluster", "chat", "generate", "model", "doctor", "simulate", "bench"}
     assert set(_choices(command("cluster"))) == {"start", "status", "stop"}
     assert set(_choices(command("model"))) == {"list", "pull", "inspect"}
-    assert set(_choices(command("bench"))) == {"serve", "chat", "scheduler"}
+    assert set(_choices(command("bench"))) == {"serve", "chat", "scheduler", "offline", "single", "batch64"}
 
 
 def _choices(parser: argparse.ArgumentParser) -> list[str]:
