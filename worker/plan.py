@@ -15,6 +15,7 @@ class PlanError(Exception):
 
 
 NOTHING: I32 = np.zeros(0, np.int32)
+NO_FLAGS: NDArray[np.bool_] = np.zeros(0, np.bool_)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,28 +131,46 @@ class PlanReader:
 
     def _rows(self, prefill: Prefills | None, decode: I32) -> Rows:
         slots = self._slots
-        slot, start, count, tokens = NOTHING, NOTHING, NOTHING, NOTHING
-        sample = np.zeros(0, bool)
-        if prefill is not None:
-            slot, tokens = view_i32(prefill.slot), view_i32(prefill.tokens)
-            start, count = view_i32(prefill.start, len(slot)), view_i32(prefill.count, len(slot))
-            sample = view_u8(prefill.sample, len(slot)) != 0
+        _in_range(decode, slots.count, "slot")
+        _require(slots.admitted[decode].all(), "a row's slot is not admitted")
+        _require((slots.last[decode] != NO_TOKEN).all(), "decode of a row that has no token yet")
+        start = slots.length[decode]
+        self._grown(decode, start)
+        ones = np.ones(len(decode), np.int64)
+        if prefill is None:
+            self._fits(len(decode))
+            return Rows(slot=decode, start=start, count=ones, sample=NO_FLAGS, tokens=NOTHING, decodes=len(decode))
+        slot, first, count, sample, tokens = self._chunks(prefill)
         every = np.concatenate((slot, decode))
-        _in_range(every, slots.count, "slot")
         _unique(every, "slot")
-        _require(slots.admitted[every].all(), "a row's slot is not admitted")
+        self._fits(len(tokens) + len(decode))
+        starts, counts = np.concatenate((first, start)), np.concatenate((count, ones))
+        return Rows(slot=every, start=starts, count=counts, sample=sample, tokens=tokens, decodes=len(decode))
+
+    def _fits(self, tokens: int) -> None:
+        _require(tokens <= self._max_step_tokens, f"more than {self._max_step_tokens} tokens in one step")
+
+    def _chunks(self, prefill: Prefills) -> tuple[I32, I64, I64, NDArray[np.bool_], I32]:
+        slots = self._slots
+        slot, tokens = view_i32(prefill.slot), view_i32(prefill.tokens)
+        start, count = view_i32(prefill.start, len(slot)).astype(np.int64), view_i32(prefill.count, len(slot)).astype(np.int64)
+        sample = view_u8(prefill.sample, len(slot)) != 0
+        _in_range(slot, slots.count, "slot")
+        _require(slots.admitted[slot].all(), "a row's slot is not admitted")
         _require((count >= 1).all() and count.sum() == len(tokens), "prefill tokens do not fit their rows")
         _in_range(tokens, slots.vocab, "prefill token")
         length = slots.length[slot]
         _require((start >= 0).all(), "negative start")
         _require(((length == 0) | (start == length)).all(), "a prefill does not start where its row ends")
         _require((slots.last[slot] == NO_TOKEN).all(), "prefill of a row that is decoding")
-        _require((slots.last[decode] != NO_TOKEN).all(), "decode of a row that has no token yet")
-        _require(len(tokens) + len(decode) <= self._max_step_tokens, f"more than {self._max_step_tokens} tokens in one step")
-        starts = np.concatenate((start.astype(np.int64), slots.length[decode]))
-        counts = np.concatenate((count.astype(np.int64), np.ones(len(decode), np.int64)))
-        self._covered(every, starts + counts)
-        return Rows(slot=every, start=starts, count=counts, sample=sample, tokens=tokens, decodes=len(decode))
+        self._covered(slot, start + count)
+        return slot, start, count, sample, tokens
+
+    def _grown(self, slot: I32, length: I64) -> None:
+        """The block table names a block for position `length` of each row, as it did for all before."""
+        column = length // self._block_size
+        _require(not len(slot) or int(column.max()) < self._slots.table.shape[1], "a row is longer than the block table")
+        _require((self._slots.table[slot, column] != NO_BLOCK).all(), "a row's block table does not cover its length")
 
     def _covered(self, slot: I32, end: I64) -> None:
         """The block table names a block for every position below `end`."""

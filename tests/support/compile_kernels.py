@@ -12,10 +12,11 @@ from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from kernels import attention, decode_attention, gemv, mlp, norm, prefill_attention, products, rope_kv, sampling, skinny
+from kernels import attention, decode_attention, gemv, mlp, norm, prefill_attention, products, resident, rope_kv, sampling, skinny
 from kernels.reference import linear
 from kernels.reference.linear import Linear
 from kernels.reference.sampling import Penalties, SamplingBatch
+from worker.resident.arena import Arena
 
 TYPES = {
     torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32", torch.float64: "*fp64",
@@ -58,7 +59,7 @@ def kernel_constants(kernel: Any) -> set[str]:
 
 
 def main() -> None:
-    for module in (decode_attention, gemv, mlp, norm, prefill_attention, rope_kv, sampling, skinny):
+    for module in (decode_attention, gemv, mlp, norm, prefill_attention, resident, rope_kv, sampling, skinny):
         setattr(module, "launch", compile_kernel)  # noqa: B010
     setattr(linear, "_can_pack", lambda weight: False)  # noqa: B010
     assert not triton.knobs.runtime.interpret
@@ -80,6 +81,12 @@ def main() -> None:
         norms = (weight[:size], weight[:size]) if size == 128 else None
         q = rope_kv.rope_kv(torch.empty(7, (heads + 2 * kv_heads) * size, dtype=dtype), norms, 1e-5, (table, table), cache, cache, plan)
         attention.attend(q, cache, cache, plan, 0.1, torch.empty_like(q))
+    columns = Arena(8, 4, 99, torch.device("cpu")).columns
+    slot = torch.zeros(3, dtype=torch.int32)
+    resident.write_words(slot, torch.stack((slot, slot)))
+    resident.begin_rows(columns, slot, slot, slot)
+    resident.sampling_columns(columns, slot)
+    resident.finish_rows(columns, slot, slot.long(), slot > 0)
     zeros, ints = torch.zeros(2), torch.zeros(2, dtype=torch.int64)
     one = zeros[:1]
     some = Penalties(row=ints[:1], counts=zeros[None], seen=ints[None] > 0, repetition=one, presence=one, frequency=one)

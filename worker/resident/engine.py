@@ -1,5 +1,6 @@
 """Runs step plans on a GPU without ever waiting for it: one upload of changes, one launch for a decode step, results read on another thread."""
 
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ from torch import Tensor
 from checkpoint.config import ModelConfig
 from kernels.attention import AttentionBatch
 from kernels.backend import Kernels
+from kernels.decode_attention import settings_for
 from kernels.prefill_attention import tile_tokens
 from kernels.reference.sampling import Sampled, SamplingBatch
 from messages.plan import StepPlan
@@ -30,6 +32,8 @@ from worker.totals import Totals
 DRAWN = 0
 """Stands in the host's slots for a last token that only the device knows."""
 FIRST_WORDS = 1 << 16
+SWITCH_SECONDS = 2e-4
+"""How long the thread that launches and the one that reads results may keep each other waiting: Python's own 5 ms are many steps."""
 
 
 class ResidentEngine:
@@ -46,6 +50,7 @@ class ResidentEngine:
         self._rows: I32 = np.full(max_slots, max_slots, np.int32)
         self._graphs = Graphs(self._device, max_slots)
         self._parcels = Parcels(self._device, max_slots, FIRST_WORDS)
+        self._wishes: Wishes | None = None  # of the step before, when that was of decode rows only
         self._results: Reader | None = None
         self._positions = max_blocks * cache.block_size
         self._tile = tile_tokens(decoder.config.heads // decoder.config.kv_heads)
@@ -60,6 +65,7 @@ class ResidentEngine:
 
     def start(self, deliver: Deliver) -> None:
         """Give results to `deliver`, on another thread."""
+        sys.setswitchinterval(SWITCH_SECONDS)
         self._results = Reader(self._parcels, deliver)
 
     def close(self) -> None:
@@ -69,6 +75,7 @@ class ResidentEngine:
     def reset(self) -> None:
         """Forget every slot and expect step 1."""
         self._reader.reset()
+        self._wishes = None
 
     def check(self) -> None:
         """Raises DeviceError when a step failed on the device."""
@@ -120,13 +127,14 @@ class ResidentEngine:
 
     def _launch(self, plan: StepPlan, rows: Rows, copies: tuple[I32, I32], queued: float) -> None:
         parcel = self._parcels.take()
-        parcel.begun.record()
         prompts = len(rows.slot) - rows.decodes
         pairs = self._changes(plan, rows, prompts)
         sampled = np.concatenate((np.flatnonzero(rows.sample), np.arange(prompts, len(rows.slot))))
         slot = rows.slot[sampled]
         self.slots.last[slot] = DRAWN
-        wishes = wishes_of(self.slots, slot)
+        same = plan.decode is None and plan.admit is None and not prompts
+        wishes = self._wishes if same and self._wishes is not None else wishes_of(self.slots, slot)
+        self._wishes = None if prompts else wishes
         if prompts or len(copies[0]):
             token, asked = self._mixed(parcel, rows, sampled, wishes, pairs, copies)
         else:
@@ -174,6 +182,7 @@ class ResidentEngine:
     def _write(self, parcel: Parcel, pairs: list[I32], columns: Sequence[I32]) -> list[Tensor]:
         """Send everything up at once and apply the changes; gives the columns on the device."""
         changes = joined(pairs)
+        parcel.begun.record()
         if not changes.size and not columns:
             return []
         words, *there = parcel.upload([changes, *columns])
@@ -191,11 +200,16 @@ class ResidentEngine:
         if not size:
             return self._arena.rows[:0], None
         _, balanced = longest_and_balance(rows.start)
+        balanced &= self._balance_matters(size)
         out = self._graphs.run((size, wishes.mode, balanced), lambda: self._decode(size, wishes.mode, balanced))
         if wishes.mode != SEPARATE:
             return out, None
         count = len(rows.slot)
         return self._sample(out[:count], self._arena.rows[:count], wishes, there)
+
+    def _balance_matters(self, rows: int) -> bool:
+        """Whether decode attention is launched differently for rows of equal lengths."""
+        return settings_for(rows, self.config.kv_heads, True) != settings_for(rows, self.config.kv_heads, False)
 
     def _decode(self, size: int, mode: str, balanced: bool) -> Tensor:
         """The launches of a decode step of `size` rows: their tokens, or their logits when they are sampled separately."""
