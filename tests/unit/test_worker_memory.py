@@ -35,15 +35,15 @@ def test_cgroup_limit(tmp_path: Path) -> None:
 def test_pool_shrinks(monkeypatch: pytest.MonkeyPatch) -> None:
     real = torch.empty
 
-    def empty(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    def empty(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         if shape[1] > 50:
             raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
-        return real(shape, dtype=dtype)
+        return real(shape, dtype=dtype, device=device)
 
     monkeypatch.setattr("worker.memory.torch.empty", empty)
     cache = allocate(CONFIG, torch.float32, 100, 16)
     assert 30 < cache.blocks < 50
     assert cache.k.shape == (2, cache.blocks + 1, 2, 16, 4)
-    monkeypatch.setattr("worker.memory.torch.empty", lambda shape, dtype: empty((0, 100), dtype))
+    monkeypatch.setattr("worker.memory.torch.empty", lambda shape, dtype, device: empty((0, 100), dtype, device))
     with pytest.raises(PoolError):
         allocate(CONFIG, torch.float32, 100, 16)
