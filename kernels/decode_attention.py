@@ -1,11 +1,9 @@
 """Paged attention for rows of one token: flash decoding (Dao et al., 2023) in Triton.
 
 A program takes one key/value head of one row and a share of the row's keys, its query heads packed into one matrix product. Rows are split
-by their own length, so that long rows do not hold up short ones. The last program of a row's head merges its few shares, in order, or a second
-kernel many.
+by their own length, so that long rows do not hold up short ones; a second kernel merges the shares.
 """
 
-import functools
 from typing import Any, NamedTuple
 
 import torch
@@ -16,11 +14,9 @@ from torch import Tensor
 from kernels.launch import LOG2E, launch, power_of_two, trigger, wait
 
 MOST_SPLITS = 64
-MERGED_AT_ONCE = tl.constexpr(16)
-"""Shares merged by the last program: more would take registers from the loop over keys."""
-COUNTERS = 1 << 16
 FILLING = 400
 """Programs that fill the device: about three for each of an H200's 132 multiprocessors."""
+MANY = 1024
 WHOLE = 1 << 30
 """A share that no row exceeds."""
 BALANCED = 1.25
@@ -54,33 +50,13 @@ def _shares(
     return length, low, first, last, parts
 
 
-@triton.jit
-def _merge_head(
-    part_ptr: tl.tensor, weight_ptr: tl.tensor, out_ptr: tl.tensor, head: tl.tensor, splits: tl.tensor, parts: tl.tensor,
-    D: tl.constexpr, WIDTH: tl.constexpr, SPLITS: tl.constexpr,
-) -> None:  # fmt: skip
-    """One head's output from its `parts` shares of up to SPLITS, read past the L1 that may hold what was there before."""
-    share = tl.arange(0, SPLITS)
-    column = tl.arange(0, WIDTH)
-    part = head * splits + share
-    there = share < parts
-    best = tl.load(weight_ptr + part * 2, mask=there, other=float("-inf"), cache_modifier=".cg")
-    total = tl.load(weight_ptr + part * 2 + 1, mask=there, other=0.0, cache_modifier=".cg")
-    inside = there[:, None] & (column < D)[None, :]
-    mixed = tl.load(part_ptr + part[:, None] * D + column[None, :], mask=inside, other=0.0, cache_modifier=".cg")
-    shrink = tl.exp2(best - tl.max(best, 0))
-    out = tl.sum(mixed * shrink[:, None], 0) / tl.sum(total * shrink, 0)
-    tl.store(out_ptr + head * D + column, out.to(out_ptr.dtype.element_ty), mask=column < D)
-
-
 @triton.jit(do_not_specialize=STEP, do_not_specialize_on_alignment=COLUMNS)
 def _decode(
-    q_ptr: tl.tensor, k_ptr: tl.tensor, v_ptr: tl.tensor, out_ptr: tl.tensor, part_ptr: tl.tensor, weight_ptr: tl.tensor, counter_ptr: tl.tensor,
-    table_ptr: tl.tensor,
+    q_ptr: tl.tensor, k_ptr: tl.tensor, v_ptr: tl.tensor, out_ptr: tl.tensor, part_ptr: tl.tensor, weight_ptr: tl.tensor, table_ptr: tl.tensor,
     slot_ptr: tl.tensor, position_ptr: tl.tensor,
     table_stride: tl.tensor, scale: tl.tensor, splits: tl.tensor, window: tl.tensor,
     H: tl.constexpr, K: tl.constexpr, D: tl.constexpr, P: tl.constexpr, GROUP: tl.constexpr, WIDTH: tl.constexpr,
-    BN: tl.constexpr, SHARE: tl.constexpr, SPLITS: tl.constexpr, WINDOW: tl.constexpr, PDL: tl.constexpr,
+    BN: tl.constexpr, SHARE: tl.constexpr, SPLIT: tl.constexpr, WINDOW: tl.constexpr, PDL: tl.constexpr,
 ) -> None:  # fmt: skip
     trigger(PDL)
     G: tl.constexpr = H // K
@@ -122,21 +98,16 @@ def _decode(
             total = total * shrink + tl.sum(weight, 1)
             mixed = tl.dot(weight.to(q.dtype), v.to(q.dtype), mixed * shrink[:, None], input_precision="ieee")
             best = higher
-        out = (mixed / total[:, None]).to(out_ptr.dtype.element_ty)
-        if SPLITS == 1 or parts == 1:
-            tl.store(out_ptr + head[:, None] * D + column[None, :], out, mask=is_head)
+        if SPLIT:
+            if parts > 1:
+                part = head * splits + split
+                tl.store(part_ptr + part[:, None] * D + column[None, :], mixed, mask=is_head)
+                tl.store(weight_ptr + part * 2, best, mask=member < G)
+                tl.store(weight_ptr + part * 2 + 1, total, mask=member < G)
+            else:
+                tl.store(out_ptr + head[:, None] * D + column[None, :], (mixed / total[:, None]).to(out_ptr.dtype.element_ty), mask=is_head)
         else:
-            part = head * splits + split
-            tl.store(part_ptr + part[:, None] * D + column[None, :], mixed, mask=is_head)
-            tl.store(weight_ptr + part * 2, best, mask=member < G)
-            tl.store(weight_ptr + part * 2 + 1, total, mask=member < G)
-            if SPLITS <= MERGED_AT_ONCE:
-                tl.debug_barrier()
-                counter = counter_ptr + row * K + kv_head
-                if tl.atomic_add(counter, 1, sem="acq_rel") == parts - 1:
-                    for number in tl.static_range(G):
-                        _merge_head(part_ptr, weight_ptr, out_ptr, row * H + kv_head * G + number, splits, parts, D, WIDTH, SPLITS)
-                    tl.store(counter, 0)
+            tl.store(out_ptr + head[:, None] * D + column[None, :], (mixed / total[:, None]).to(out_ptr.dtype.element_ty), mask=is_head)
 
 
 @triton.jit(do_not_specialize=STEP, do_not_specialize_on_alignment=COLUMNS)
@@ -147,10 +118,19 @@ def _merge(
 ) -> None:  # fmt: skip
     trigger(PDL)
     head = tl.program_id(0).to(tl.int64)
+    share = tl.arange(0, SPLITS)
+    column = tl.arange(0, WIDTH)
     wait(PDL)
-    _, _, _, _, parts = _shares(position_ptr, head // H, splits, window, WINDOW, BN, SHARE)
+    _length, _low, _first, _last, parts = _shares(position_ptr, head // H, splits, window, WINDOW, BN, SHARE)
     if parts > 1:
-        _merge_head(part_ptr, weight_ptr, out_ptr, head, splits, parts, D, WIDTH, SPLITS)
+        part = head * splits + share
+        there = share < parts
+        best = tl.load(weight_ptr + part * 2, mask=there, other=float("-inf"))
+        total = tl.load(weight_ptr + part * 2 + 1, mask=there, other=0.0)
+        mixed = tl.load(part_ptr + part[:, None] * D + column[None, :], mask=there[:, None] & (column < D)[None, :], other=0.0)
+        shrink = tl.exp2(best - tl.max(best, 0))
+        out = tl.sum(mixed * shrink[:, None], 0) / tl.sum(total * shrink, 0)
+        tl.store(out_ptr + head * D + column, out.to(out_ptr.dtype.element_ty), mask=column < D)
 
 
 def settings_for(rows: int, kv_heads: int, balanced: bool) -> Settings:
@@ -158,20 +138,15 @@ def settings_for(rows: int, kv_heads: int, balanced: bool) -> Settings:
     programs = rows * kv_heads
     if programs < FILLING:
         return Settings(share=64 if programs <= FILLING // 16 else 128 if programs <= FILLING // 4 else 256)
-    if not balanced:
-        return Settings()
-    return Settings(tile=32, share=WHOLE) if programs >= 4 * FILLING else Settings(share=WHOLE)
+    many = programs >= MANY
+    if balanced:
+        return Settings(tile=32, share=WHOLE) if many else Settings(share=WHOLE)
+    return Settings(tile=128, warps=4) if many else Settings()
 
 
 def splits_for(longest: int, programs: int, share: int) -> int:
     """Shares of the longest row: enough to fill the device, none smaller than `share` keys."""
     return max(1, min(MOST_SPLITS, -(-longest // share), -(-4 * FILLING // programs)))
-
-
-@functools.cache
-def _counters(device: torch.device) -> Tensor:
-    """Zeros, which every launch leaves as zeros: launches on one stream do not overlap."""
-    return torch.zeros(COUNTERS, dtype=torch.int32, device=device)
 
 
 def decode(
@@ -197,22 +172,17 @@ def decode(
     _, kv_heads, block_size, _ = k_cache.shape
     chosen = settings or settings_for(rows, kv_heads, balanced)
     splits = splits_for(longest if window is None else min(longest, window + chosen.tile), rows * kv_heads, chosen.share)
-    most = power_of_two(splits)
-    parts = q_RHD.new_empty(rows * heads * splits * (size + 2) if splits > 1 else 0, dtype=torch.float32)
+    width, split = power_of_two(size), splits > 1
+    parts = q_RHD.new_empty(rows * heads * splits * (size + 2) if split else 0, dtype=torch.float32)
     weights = parts[rows * heads * splits * size :]
-    common = {
-        "H": heads,
-        "D": size,
-        "WIDTH": power_of_two(size),
-        "SPLITS": most,
-        "BN": chosen.tile,
-        "SHARE": chosen.share,
-        "WINDOW": window is not None,
-    }
+    common = {"H": heads, "D": size, "WIDTH": width, "BN": chosen.tile, "SHARE": chosen.share, "WINDOW": window is not None}
     launch(
-        _decode, (kv_heads, splits, rows), q_RHD, k_cache, v_cache, out_RHD, parts, weights, _counters(q_RHD.device),
-        table_NB, slot_R, position_R, table_NB.stride(0), scale, splits, window or 0,
-        K=kv_heads, P=block_size, GROUP=max(16, power_of_two(heads // kv_heads)), num_warps=chosen.warps, num_stages=chosen.stages, **common,
+        _decode, (kv_heads, splits, rows),
+        q_RHD, k_cache, v_cache, out_RHD, parts, weights, table_NB, slot_R, position_R, table_NB.stride(0), scale, splits, window or 0,
+        K=kv_heads, P=block_size, GROUP=max(16, power_of_two(heads // kv_heads)), SPLIT=split,
+        num_warps=chosen.warps, num_stages=chosen.stages, **common,
     )  # fmt: skip
-    if most > MERGED_AT_ONCE.value:
-        launch(_merge, (rows * heads,), parts, weights, out_RHD, position_R, splits, window or 0, num_warps=4, **common)
+    if split:
+        merged = power_of_two(splits)
+        launch(_merge, (rows * heads,), parts, weights, out_RHD, position_R, splits, window or 0,
+               SPLITS=merged, num_warps=4 if merged > 8 else 1, **common)  # fmt: skip

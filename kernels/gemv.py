@@ -120,14 +120,13 @@ def settings_for(count: int, rows: int, columns: int, gated: bool) -> Settings:
     if count > 1:  # sums across warps would have to be made for each
         fitting = 4096 // (columns * (2 if gated else 1))
         return Settings(8 if fitting >= 8 else 4 if fitting >= 4 else 2 if fitting >= 2 else 1, 1)
-    many = rows * (2 if gated else 1) > 32_768
     if columns <= 1024:
-        return Settings(4, 4) if many else Settings(2, 1) if gated else Settings(4, 2)
-    if columns <= 2048:
-        return Settings(2, 4) if many or gated else Settings(8, 4)
-    if columns <= 4096:
-        return Settings(2 if gated or columns < 4096 else 4, 4)
-    return Settings(2, 8)
+        return Settings(2, 2) if gated else Settings(4, 4) if rows > 32_768 else Settings(8, 8)
+    if columns < 4096:
+        return Settings(2 if gated else 4, 4)
+    if columns == 4096:
+        return Settings(2, 4 if gated else 8)
+    return Settings(4 if columns <= 8192 else 2, 8)
 
 
 def product(
