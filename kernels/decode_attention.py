@@ -16,6 +16,7 @@ from kernels.launch import LOG2E, launch, power_of_two, trigger, wait
 MOST_SPLITS = 64
 FILLING = 400
 """Programs that fill the device: about three for each of an H200's 132 multiprocessors."""
+MANY = 1024
 WHOLE = 1 << 30
 """A share that no row exceeds."""
 BALANCED = 1.25
@@ -137,9 +138,10 @@ def settings_for(rows: int, kv_heads: int, balanced: bool) -> Settings:
     programs = rows * kv_heads
     if programs < FILLING:
         return Settings(share=64 if programs <= FILLING // 16 else 128 if programs <= FILLING // 4 else 256)
-    if not balanced:
-        return Settings()
-    return Settings(tile=32, share=WHOLE) if programs >= 4 * FILLING else Settings(share=WHOLE)
+    many = programs >= MANY
+    if balanced:
+        return Settings(tile=32, share=WHOLE) if many else Settings(share=WHOLE)
+    return Settings(tile=128, warps=4) if many else Settings()
 
 
 def splits_for(longest: int, programs: int, share: int) -> int:

@@ -51,29 +51,32 @@ def _weights(
 
 
 @triton.jit
-def _scale(x_ptr: tl.tensor, eps: tl.tensor, K: tl.constexpr, PIECE: tl.constexpr, PIECES: tl.constexpr) -> Any:
-    """1 / sqrt(mean(x^2) + eps) of one row."""
-    square = tl.zeros([PIECE], tl.float32)
+def _row(x_ptr: tl.tensor, K: tl.constexpr, PIECE: tl.constexpr, PIECES: tl.constexpr) -> Any:
+    """A row [K] as a tuple of PIECES float32 blocks [PIECE], zero past its end."""
+    blocks = _none()
     for piece in tl.static_range(PIECES):
         column = piece * PIECE + tl.arange(0, PIECE)
-        x = tl.load(x_ptr + column, mask=column < K, other=0.0).to(tl.float32)
-        square += x * x
-    return tl.rsqrt(tl.sum(square, 0) / K + eps)
+        blocks = _with(blocks, tl.load(x_ptr + column, mask=column < K, other=0.0).to(tl.float32))
+    return blocks
 
 
 @triton.jit
-def _dot(
-    x_ptr: tl.tensor, norm_ptr: tl.tensor, tiles: tl.tensor, K: tl.constexpr, PIECE: tl.constexpr, PIECES: tl.constexpr, NORM: tl.constexpr
-) -> Any:
-    """The weight's rows times one row of x (times the norm's weight): [rows] in float32."""
-    total = tl.zeros([tiles[0].shape[0]], tl.float32)
+def _dot(x: tl.tensor, gamma: tl.tensor, tiles: tl.tensor, PIECES: tl.constexpr, NORM: tl.constexpr) -> Any:
+    """The weight's rows times a row x (times the norm's weight): [rows] in float32. One sum across threads for all pieces."""
+    total = tl.zeros(tiles[0].shape, tl.float32)
     for piece in tl.static_range(PIECES):
-        column = piece * PIECE + tl.arange(0, PIECE)
-        x = tl.load(x_ptr + column, mask=column < K, other=0.0).to(tl.float32)
-        if NORM:
-            x = x * tl.load(norm_ptr + column, mask=column < K, other=0.0).to(tl.float32)
-        total += tl.sum(tiles[piece].to(tl.float32) * x[None, :], 1)
-    return total
+        block = x[piece] * gamma[piece] if NORM else x[piece]
+        total += tiles[piece].to(tl.float32) * block[None, :]
+    return tl.sum(total, 1)
+
+
+@triton.jit
+def _scale(x: tl.tensor, eps: tl.tensor, K: tl.constexpr, PIECES: tl.constexpr) -> Any:
+    """1 / sqrt(mean(x^2) + eps)."""
+    square = x[0] * x[0]
+    for piece in tl.static_range(1, PIECES):
+        square += x[piece] * x[piece]
+    return tl.rsqrt(tl.sum(square, 0) / K + eps)
 
 
 @triton.jit
@@ -90,21 +93,20 @@ def _gemv(
     tiles = _weights(w_ptr, row, N, K, PIECE, PIECES, EVEN)
     if GATED:
         up_tiles = _weights(w_ptr + N * K, row, N, K, PIECE, PIECES, EVEN)
+    gamma = _row(norm_ptr, K, PIECE, PIECES) if NORM else _none()
+    bias = tl.load(bias_ptr + row, mask=inside, other=0.0).to(tl.float32) if BIAS else tl.zeros([BN], tl.float32)
     wait(PDL)
     for r in tl.static_range(ROWS):
-        source = x_ptr + r * K
-        y = _dot(source, norm_ptr, tiles, K, PIECE, PIECES, NORM)
+        target = out_ptr + r * N + row
+        start = tl.load(target, mask=inside, other=0.0).to(tl.float32) if ADD else tl.zeros([BN], tl.float32)
+        x = _row(x_ptr + r * K, K, PIECE, PIECES)
+        y = _dot(x, gamma, tiles, PIECES, NORM)
         if NORM:
-            scale = _scale(source, eps, K, PIECE, PIECES)
+            scale = _scale(x, eps, K, PIECES)
             y = y * scale
         if GATED:
-            y = silu(y) * _dot(source, norm_ptr, up_tiles, K, PIECE, PIECES, NORM) * scale
-        if BIAS:
-            y += tl.load(bias_ptr + row, mask=inside, other=0.0).to(tl.float32)
-        target = out_ptr + r * N + row
-        if ADD:
-            y += tl.load(target, mask=inside, other=0.0).to(tl.float32)
-        tl.store(target, y.to(out_ptr.dtype.element_ty), mask=inside)
+            y = silu(y) * _dot(x, gamma, up_tiles, PIECES, NORM) * scale
+        tl.store(target, (y + bias + start).to(out_ptr.dtype.element_ty), mask=inside)
 
 
 def pieces(columns: int) -> tuple[int, int]:
@@ -118,14 +120,13 @@ def settings_for(count: int, rows: int, columns: int, gated: bool) -> Settings:
     if count > 1:  # sums across warps would have to be made for each
         fitting = 4096 // (columns * (2 if gated else 1))
         return Settings(8 if fitting >= 8 else 4 if fitting >= 4 else 2 if fitting >= 2 else 1, 1)
-    many = rows * (2 if gated else 1) > 32_768
     if columns <= 1024:
-        return Settings(4, 4) if many else Settings(2, 1) if gated else Settings(4, 2)
-    if columns <= 2048:
-        return Settings(2, 4) if many or gated else Settings(8, 4)
-    if columns <= 4096:
-        return Settings(2 if gated or columns < 4096 else 4, 4)
-    return Settings(2, 8)
+        return Settings(2, 2) if gated else Settings(4, 4) if rows > 32_768 else Settings(8, 8)
+    if columns < 4096:
+        return Settings(2 if gated else 4, 4)
+    if columns == 4096:
+        return Settings(2, 4 if gated else 8)
+    return Settings(4 if columns <= 8192 else 2, 8)
 
 
 def product(

@@ -119,8 +119,10 @@ def _prefill(
     tl.store(out_ptr + cell, (mixed / total[:, None]).to(out_ptr.dtype.element_ty), mask=inside)
 
 
-def settings_for(head_dim: int, programs: int) -> Settings:
-    """The settings measured best (bench/GPU.md)."""
+def settings_for(head_dim: int, programs: int, itemsize: int) -> Settings:
+    """The settings measured best (bench/GPU.md) for elements of 2 bytes; larger ones fill the shared memory sooner."""
+    if itemsize > 2:
+        return Settings(tile=32, warps=8, stages=2)
     if programs <= FEW_PROGRAMS:
         return Settings(tile=128, warps=8, stages=2)
     return Settings(tile=64, warps=4, stages=3) if head_dim > 64 else Settings(tile=64, warps=8, stages=2)
@@ -145,7 +147,7 @@ def prefill(
     """
     _, heads, size = q_THD.shape
     _, kv_heads, block_size, _ = k_cache.shape
-    chosen = settings or settings_for(size, len(tiles) * kv_heads)
+    chosen = settings or settings_for(size, len(tiles) * kv_heads, q_THD.itemsize)
     group = heads // kv_heads
     launch(
         _prefill, (len(tiles), kv_heads),

@@ -4,6 +4,7 @@ Still bound by reading the weights, which a program asks the L2 for before it wa
 the rows of the weight (split-K): the last program to arrive adds the parts up, in order, so the result does not depend on who is last.
 """
 
+import functools
 from typing import NamedTuple
 
 import torch
@@ -17,7 +18,6 @@ from kernels.mlp import silu
 MOST_ROWS = 64
 LINE = tl.constexpr(64)
 """bf16 elements of a 128-byte line."""
-_SCRATCH: dict[torch.device, tuple[Tensor, Tensor]] = {}
 SCRATCH_PARTS = 1 << 22
 SCRATCH_COUNTERS = 4096
 
@@ -42,21 +42,6 @@ def _prefetch(w_ptr: tl.tensor, row: tl.tensor, begin: tl.tensor, K: tl.constexp
         tl.inline_asm_elementwise("prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [address], dtype=tl.int32, is_pure=False, pack=1)
 
 
-@triton.jit
-def _finish(
-    y: tl.tensor, up: tl.tensor, bias_ptr: tl.tensor, out_ptr: tl.tensor, row: tl.tensor, column: tl.tensor, inside: tl.tensor,
-    N: tl.constexpr, GATED: tl.constexpr, ADD: tl.constexpr, BIAS: tl.constexpr,
-) -> None:  # fmt: skip
-    if GATED:
-        y = silu(y) * up
-    if BIAS:
-        y += tl.load(bias_ptr + column, mask=column < N, other=0.0).to(tl.float32)[None, :]
-    target = out_ptr + row[:, None] * N + column[None, :]
-    if ADD:
-        y += tl.load(target, mask=inside, other=0.0).to(tl.float32)
-    tl.store(target, y.to(out_ptr.dtype.element_ty), mask=inside)
-
-
 @triton.jit(do_not_specialize=["rows"])
 def _skinny(
     x_ptr: tl.tensor, w_ptr: tl.tensor, bias_ptr: tl.tensor, out_ptr: tl.tensor, parts_ptr: tl.tensor, counter_ptr: tl.tensor, rows: tl.tensor,
@@ -76,6 +61,13 @@ def _skinny(
         if GATED:
             _prefetch(w_ptr + N * K, weight_row, begin, K, LENGTH)
     wait(PDL)
+    target = out_ptr + row[:, None] * N + column[None, :]
+    inside = (row < rows)[:, None] & (column < N)[None, :]
+    more = tl.zeros([BM, BN], tl.float32)
+    if ADD:
+        more += tl.load(target, mask=inside, other=0.0).to(tl.float32)
+    if BIAS:
+        more += tl.load(bias_ptr + column, mask=column < N, other=0.0).to(tl.float32)[None, :]
     y = tl.zeros([BM, BN], tl.float32)
     up = tl.zeros([BM, BN], tl.float32)
     for start in tl.range(begin, min(begin + LENGTH, K), BK):
@@ -89,9 +81,10 @@ def _skinny(
             up_ptr = w_ptr + N * K + w_cell
             w = tl.load(up_ptr) if K % BK == 0 else tl.load(up_ptr, mask=there, other=0.0)
             up = tl.dot(x, tl.trans(w), up, input_precision="ieee")
-    inside = (row < rows)[:, None] & (column < N)[None, :]
     if PARTS == 1:
-        _finish(y, up, bias_ptr, out_ptr, row, column, inside, N, GATED, ADD, BIAS)
+        if GATED:
+            y = silu(y) * up
+        tl.store(target, (y + more).to(out_ptr.dtype.element_ty), mask=inside)
     else:
         cell = (tile * PARTS * BM + row[:, None]) * BN + tl.arange(0, BN)[None, :]
         tl.store(parts_ptr + part * BM * BN + cell, y)
@@ -100,17 +93,14 @@ def _skinny(
             y = tl.zeros([BM, BN], tl.float32)
             for other in tl.static_range(PARTS):
                 y += tl.load(parts_ptr + other * BM * BN + cell, cache_modifier=".cg")
-            _finish(y, up, bias_ptr, out_ptr, row, column, inside, N, GATED, ADD, BIAS)
+            tl.store(target, (y + more).to(out_ptr.dtype.element_ty), mask=inside)
             tl.store(counter_ptr + tile, 0)
 
 
+@functools.cache
 def _scratch(device: torch.device) -> tuple[Tensor, Tensor]:
     """Memory for parts and counters (which every launch leaves at zero), one for each device: launches on one stream do not overlap."""
-    found = _SCRATCH.get(device)
-    if found is None:
-        parts = torch.empty(SCRATCH_PARTS, device=device)
-        found = _SCRATCH[device] = parts, torch.zeros(SCRATCH_COUNTERS, dtype=torch.int32, device=device)
-    return found
+    return torch.empty(SCRATCH_PARTS, device=device), torch.zeros(SCRATCH_COUNTERS, dtype=torch.int32, device=device)
 
 
 def settings_for(columns: int, depth: int, gated: bool) -> Settings:

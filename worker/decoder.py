@@ -76,7 +76,9 @@ class Decoder:
         rows = max(count, weights.fast_rows)
         x = weights.embed(step.tokens, rows)
         rope = self._kernels.rope_rows(self._cos, self._sin, step.positions)
-        mixed = x.new_empty(rows, self._q_size) if rows == count else x.new_zeros(rows, self._q_size)
+        mixed = x.new_empty(rows, self._q_size)
+        if rows > count:
+            mixed[count:].zero_()
         for number, layer in enumerate(weights.layers):
             batch = step.windowed if self._windowed[number] else step.full
             qkv = self._kernels.norm_linear(x, layer.input_norm, eps, layer.qkv)[:count]

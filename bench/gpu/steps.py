@@ -45,7 +45,7 @@ def make_decoder(config: ModelConfig) -> Decoder:
         shape = shapes[name]
         if name.endswith("norm.weight"):
             return torch.ones(shape, device=DEVICE)
-        return torch.randn(shape, device=DEVICE, dtype=torch.bfloat16) * shape[-1] ** -0.5
+        return torch.empty(shape, device=DEVICE, dtype=torch.bfloat16).normal_(0, float(shape[-1]) ** -0.5)
 
     return build_decoder(config, read, kernels_for(DEVICE), torch.bfloat16, 2048, lambda share: None, None, DEVICE)
 
@@ -76,7 +76,8 @@ class Step:
         )
 
     def run(self) -> Tensor:
-        return self.kernels.sample(self.decoder.forward(self.input, self.k, self.v), self.batch).token
+        token: Tensor = self.kernels.sample(self.decoder.forward(self.input, self.k, self.v), self.batch).token
+        return token
 
 
 def eager_seconds(step: Step, repeats: int = 7) -> float:
