@@ -61,6 +61,8 @@ class Session:
         self._tally = tally
         self._step = 0
         self._released: list[int] = []
+        self._refused: Request | None = None
+        self._refused_at = (0, 0)
         self._decode = b""
 
     @property
@@ -83,11 +85,15 @@ class Session:
     def admit(self, request: Request, composition: Composition) -> str:
         """Give the request a slot if that can be done now: "".
 
-        Else what it waits for: a "slot", "blocks", or the "prefix" that this very plan computes.
+        Else what it waits for: a "slot", "blocks", or the "prefix" that this very plan computes. A request that lacked blocks is looked at again
+        only when there are more: to look takes time in proportion to its length.
         """
         if not self.slots.free:
             return "slot"
         pool = self.pool
+        room = (pool.blocks.free, pool.available)
+        if request is self._refused and room[0] <= self._refused_at[0] and room[1] <= self._refused_at[1]:
+            return "blocks"
         path = pool.match(request.salt, request.tokens) if request.salt is not None else np.zeros(0, dtype=np.int32)
         if pool.born_in(path, self.next_step):
             return "prefix"
@@ -97,6 +103,7 @@ class Session:
         headroom = self.headroom.blocks((self.slots.limit - self.slots.length)[running]) if running.any() else 0
         if lacking + headroom > pool.available or not pool.room(1):
             pool.let_go(path)
+            self._refused, self._refused_at = request, room
             return "blocks"
         self._enter(request, path, composition)
         return ""

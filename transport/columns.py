@@ -1,5 +1,7 @@
 """Columns: one value per slot or token as packed little-endian bytes, viewed (not copied) with numpy."""
 
+import sys
+from array import array
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,20 +21,26 @@ class ColumnError(ValueError):
     """A column's length in bytes does not fit its type or its neighbours."""
 
 
+def _pack(values: Sequence[float] | NDArray[Any], dtype: np.dtype[Any], code: str) -> bytes:
+    if isinstance(values, list) and sys.byteorder == "little":
+        return array(code, values).tobytes()  # half the time of an array of numpy
+    return np.asarray(values, dtype=dtype).tobytes()
+
+
 def pack_i32(values: Sequence[int] | NDArray[Any]) -> bytes:
-    return np.asarray(values, dtype=_I32).tobytes()
+    return _pack(values, _I32, "i")
 
 
 def pack_i64(values: Sequence[int] | NDArray[Any]) -> bytes:
-    return np.asarray(values, dtype=_I64).tobytes()
+    return _pack(values, _I64, "q")
 
 
 def pack_f32(values: Sequence[float] | NDArray[Any]) -> bytes:
-    return np.asarray(values, dtype=_F32).tobytes()
+    return _pack(values, _F32, "f")
 
 
 def pack_u8(values: Sequence[int] | NDArray[Any]) -> bytes:
-    return np.asarray(values, dtype=_U8).tobytes()
+    return _pack(values, _U8, "B")
 
 
 def pack_slots(slots: I32) -> bytes:

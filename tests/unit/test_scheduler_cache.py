@@ -6,7 +6,7 @@ from messages.sampling import SamplingParams
 from messages.tokens import FINISH_ERROR
 from tests.support.null_worker import POISON_SEED_MARK, reference
 from tests.support.scheduler_bench import Bench, attached, prompt_of
-from transport.columns import view_i32
+from transport.columns import I32, view_i32
 
 ROOMY = attached(blocks=64, block_size=4, slots=6, width=16, step_tokens=64, context=60)
 
@@ -205,3 +205,22 @@ def test_when_every_decode_row_is_preempted_the_prompt_goes_on() -> None:
     assert bench.engine.idle
     assert list(bench.clients["tokenizer0"].finish) == [high, low]
     assert counts(bench)["preemptions"] > 0
+
+
+def test_a_request_that_waits_for_blocks_is_looked_at_only_when_there_are_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(attached(blocks=10, block_size=4, slots=4, context=40))
+    [running] = bench.admit(prompt_of(20), 18)
+    bench.step()
+    [large] = bench.admit(prompt_of(38, 1), 1)
+    assert bench.engine.session is not None
+    looks: list[int] = []
+    match = bench.engine.session.pool.match
+
+    def look(salt: str, tokens: I32) -> I32:
+        looks.append(tokens.size)
+        return match(salt, tokens)
+
+    monkeypatch.setattr(bench.engine.session.pool, "match", look)
+    bench.settle()
+    assert list(bench.clients["tokenizer0"].finish) == [running, large]
+    assert len(looks) <= 4

@@ -32,7 +32,7 @@ from tests.support.scheduler_bench import Bench, attached, prompt_of
 VOCAB, CONTEXT = 29, 40
 EXAMPLES = int(os.environ.get("PAGEWIRE_MACHINE_EXAMPLES", "140"))
 SEED = int(os.environ.get("PAGEWIRE_MACHINE_SEED", "1"))
-ROUND, RULES = 250, 100
+ROUND, RULES, MANY = 250, 100, 20_000
 SPACES = [("", ""), ("", "pepper"), ("acme", ""), ("acme", "pepper")]
 """Tenants and salts: cache namespaces that must never meet."""
 OPENINGS = [prompt_of(CONTEXT, opening) for opening in range(3)]
@@ -321,8 +321,9 @@ class SchedulerMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         if not hasattr(self, "bench"):
             return
-        self.bench.settle()
-        assert self.bench.engine.idle, "sequences wait for ever"
+        self.run(MANY)
+        assert self.bench.engine.idle
+        self.bench.engine.check()
         for key, want in self.wanted.items():
             self._check_output(key, want)
         self._check_counters()

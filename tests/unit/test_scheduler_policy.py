@@ -125,6 +125,19 @@ def test_pace_cuts_chunks_to_the_target() -> None:
     assert pace.chunk(0) == 512
 
 
+def test_pace_stays_finite() -> None:
+    pace = Pace(0.005, 256)
+    pace.add(64, 1, 0.030)
+    pace.add(0, 64, 0.030)
+    for _ in range(5000):
+        assert LEAST <= pace.chunk(1) <= 256
+        pace.add(256, 1, 0.010)
+    for seconds in (float("nan"), float("inf"), -1.0, 1e300, 0.0):
+        pace.add(64, 1, seconds)
+        pace.add(0, 1, seconds)
+        assert LEAST <= pace.chunk(1) <= 256
+
+
 def test_pace_learns_from_prompts_alone() -> None:
     pace = Pace(0.05, 512)
     pace.add(100, 0, 0.1)

@@ -206,3 +206,14 @@ def test_the_process_reads_its_arguments_and_runs(run_dir: Path, monkeypatch: py
     monkeypatch.setattr(Service, "run", run)
     main_module.main()
     assert ran == [args]
+
+
+@pytest.mark.parametrize(("context", "told"), [(40, []), (4000, ["the KV memory holds 48 tokens: that is the context now, instead of 4000"])])
+def test_the_geometry_is_told_once(service: Service, caplog: pytest.LogCaptureFixture, context: int, told: list[str]) -> None:
+    take_in(service, WorkerReady(worker="worker0"))
+    assert service._engine._attaching is not None
+    take_in(service, msgspec.structs.replace(attached(context=context), session=service._engine._attaching))
+    for _ in range(2):
+        service._report(time.monotonic())
+    assert [record.message for record in caplog.records if record.levelname == "WARNING"] == told
+    assert service._facts == service._engine.geometry
