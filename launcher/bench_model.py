@@ -18,6 +18,7 @@ from launcher.errors import LauncherError
 from launcher.floor import Floor
 from launcher.options import device, number, whole
 from launcher.pair import Order, Pair, Record
+from launcher.sizes import sizes_from
 from messages.sampling import SamplingParams
 
 SINGLE = (128, 512)
@@ -39,10 +40,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--threads", type=whole(0, 4096), default=0, help="CPU threads of the worker; 0: all cores")
     add("--kv-tokens", type=whole(0, 2**31 - 1), default=0, metavar="N", help="tokens of KV memory; 0: what fits")
     add("--gpu-memory-utilization", type=number(0.05, 1), default=0.9, metavar="X", help="share of the GPU's memory that may be used (0.9)")
-    add("--max-slots", type=whole(1, 4096), default=256, metavar="N", help="sequences computed at once (256)")
-    add("--chunk-tokens", type=whole(1, 65536), default=8192, metavar="N", help="prompt tokens computed in one step (8192)")
+    add("--max-slots", type=whole(1, 4096), metavar="N", help="sequences computed at once (64; on a GPU 256)")
+    add("--max-step-tokens", type=whole(1, 65536), metavar="N", help="tokens computed in one step (512; on a GPU 8448)")
+    add("--chunk-tokens", type=whole(1, 65536), metavar="N", help="prompt tokens computed in one step (256; on a GPU 8192)")
     add("--max-context", type=whole(2, 2**31 - 1), default=4096, metavar="N", help="longest prompt plus answer (4096)")
-    add("--run-ahead", type=whole(1, 8), default=2, metavar="N", help="plans in flight at once (2)")
+    add("--run-ahead", type=whole(1, 8), metavar="N", help="plans in flight at once (2; on a GPU 3)")
     add("--runs", type=whole(1, 100), default=3, metavar="N", help="passes; the first one warms up, the median of the others counts (3)")
     add("--json", action="store_true", help="print one JSON object")
 
@@ -111,6 +113,7 @@ def _run(
     config = _config(args)
     with Pair(*_arguments(args)) as pair:
         floor = Floor(config=config, bandwidth=float(pair.facts["copy_bandwidth"]), item=2 if args.device != "cpu" else 4)
+        pair.warm()
         found: list[dict[str, Any]] = []
         before = pair.counters()
         for _ in range(args.runs):
@@ -154,13 +157,14 @@ def _config(args: argparse.Namespace) -> ModelConfig:
 
 def _arguments(args: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
     """Of the scheduler and of the worker."""
+    sizes = sizes_from(args)
     scheduler = {
-        "max_context": args.max_context, "chunk_tokens": args.chunk_tokens, "run_ahead": args.run_ahead, "prefix_cache": False,
+        "max_context": args.max_context, "chunk_tokens": sizes.chunk_tokens, "run_ahead": sizes.run_ahead, "prefix_cache": False,
     }  # fmt: skip
     worker = {
         "model": args.model, "model_shape": args.model_shape, "dummy_weights": args.dummy_weights, "device": args.device, "dtype": args.dtype,
-        "threads": args.threads, "kv_tokens": args.kv_tokens, "gpu_memory_utilization": args.gpu_memory_utilization, "max_slots": args.max_slots,
-        "max_step_tokens": args.chunk_tokens + args.max_slots, "max_context": args.max_context, "measure_bandwidth": True,
+        "threads": args.threads, "kv_tokens": args.kv_tokens, "gpu_memory_utilization": args.gpu_memory_utilization, "max_slots": sizes.max_slots,
+        "max_step_tokens": sizes.max_step_tokens, "max_context": args.max_context, "measure_bandwidth": True,
     }  # fmt: skip
     return scheduler, worker
 

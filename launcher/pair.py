@@ -30,6 +30,7 @@ TOKENIZER = "tokenizer0"
 WAIT_SECONDS = 0.05
 STOP_SECONDS = 10.0
 SHOWN_LINES = 20
+WARM_SECONDS = 120.0
 SETTLE_SECONDS = 1.2
 """Longer than a heartbeat: after this the worker's counters are of what came before."""
 
@@ -90,6 +91,12 @@ class Pair:
             raise
         self.start_seconds = time.perf_counter() - began
         return self
+
+    def warm(self) -> None:
+        """Wait until the worker has made ready for all sizes of steps, as it does while nothing is asked of it."""
+        ends = time.monotonic() + WARM_SECONDS
+        while self._reports["worker0"].gauges.get("warming", 1.0) and time.monotonic() < ends:
+            self._watch(WAIT_SECONDS)
 
     def play(self, orders: Sequence[Order], sampling: SamplingParams) -> Record:
         """Send all at once and read their tokens to the end. Raises LauncherError when one does not give all of them."""

@@ -20,6 +20,7 @@ from launcher.display import Event, PipeAudience, TerminalAudience, status_key
 from launcher.errors import APP_ROOT, LauncherError
 from launcher.progress import StatusLine
 from launcher.rundir import LOG, ClusterInfo, RunDir, belongs_to_cluster
+from launcher.sizes import sizes_from
 from launcher.specs import ClusterOptions, cluster_specs
 
 PROBE_SECONDS = 0.5
@@ -45,10 +46,7 @@ def run(args: argparse.Namespace) -> int:
 
 def options_from(args: argparse.Namespace) -> ClusterOptions:
     """Checked options; fetches the model when it is a catalogue name. Raises LauncherError."""
-    if args.chunk_tokens > args.max_step_tokens:
-        raise LauncherError(f"--chunk-tokens {args.chunk_tokens} is over --max-step-tokens {args.max_step_tokens}: a chunk must fit in one step", 2)
-    if args.max_slots > args.max_step_tokens:
-        raise LauncherError(f"--max-slots {args.max_slots} is over --max-step-tokens {args.max_step_tokens}: every slot needs a token per step", 2)
+    sizes = sizes_from(args)
     template = args.chat_template
     if template is not None and not Path(template).is_file():
         raise LauncherError(f"--chat-template: there is no file {template}", 2)
@@ -66,13 +64,13 @@ def options_from(args: argparse.Namespace) -> ClusterOptions:
         kv_tokens=args.kv_tokens,
         gpu_memory_utilization=args.gpu_memory_utilization,
         block_size=args.block_size,
-        max_slots=args.max_slots,
-        max_step_tokens=args.max_step_tokens,
-        chunk_tokens=args.chunk_tokens,
+        max_slots=sizes.max_slots,
+        max_step_tokens=sizes.max_step_tokens,
+        chunk_tokens=sizes.chunk_tokens,
         max_context=args.max_context,
         max_queue=args.max_queue,
         max_queue_tokens=args.max_queue_tokens,
-        run_ahead=args.run_ahead,
+        run_ahead=sizes.run_ahead,
         prefix_cache=args.prefix_cache == "on",
         target_itl=args.target_itl / 1000 if args.target_itl is not None else None,
         record=record,

@@ -39,6 +39,7 @@ class Service:
         self._session = NO_SESSION
         self._ignored = 0
         self._failed_plans = 0
+        self._warming = True
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._inbox: Inbox[ToWorker] = Inbox(self._context, args.run_dir, args.name, ToWorker)
         self._outbox = Outbox(self._context, args.run_dir, SCHEDULER, linger_ms=500)
@@ -70,10 +71,12 @@ class Service:
             self._context.term()
 
     def _rest(self) -> None:
+        """Nothing has come for a while: use the time, a little at a time."""
         self._engine.check()
-        self._report()
-        while not self._lifetime.stopping.is_set() and not self._inbox.wait(0) and self._engine.idle():
+        while self._warming and not self._lifetime.stopping.is_set() and not self._inbox.wait(0):
             self._pulse.beat()
+            self._warming = self._engine.idle()
+        self._report()
 
     def _handle_all(self) -> None:
         received = time.perf_counter()
@@ -134,7 +137,7 @@ class Service:
     def _report(self) -> None:
         totals = self._engine.totals
         self._reporter.numbers(
-            {},
+            {"warming": float(self._warming)},
             {
                 "steps": float(totals.steps),
                 "prefill_tokens": float(totals.prefill_tokens),

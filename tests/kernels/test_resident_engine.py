@@ -62,6 +62,8 @@ def playing(models: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Playing]:
     play.engine.close()
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_steps_run_ahead_equal_steps_waited_for(models: Path, playing: Playing) -> None:
     planner = Planner()
     steps = 30 if GPU else 1
@@ -92,6 +94,8 @@ def test_steps_run_ahead_equal_steps_waited_for(models: Path, playing: Playing) 
     assert playing.engine.totals.decode_tokens == sum(len(view_i32(plan.slot)) for plan in expected) - 4
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_a_row_admitted_again_goes_on_as_it_was(models: Path, playing: Playing) -> None:
     """Preempted after some tokens, prefilled again behind its prompt in another slot and other blocks: the same tokens follow."""
     steps = 8 if GPU else 2

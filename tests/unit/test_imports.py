@@ -26,19 +26,26 @@ BARRED = {"transformers", "pickle", "cloudpickle", "marshal", "shelve"}
 HELP_CPU_SECONDS = 0.3
 SLOW_MACHINE = 3.0
 
+ENGINE = (
+    "--chunk-tokens --device --dtype --dummy-weights --gpu-memory-utilization --json --kv-tokens --max-context --max-slots --max-step-tokens --model "
+    "--model-shape --run-ahead --runs --threads"
+)
 SAMPLING = "--max-tokens --min-p --port --seed --stop --system --temperature --top-k --top-p --url"
 CLI = {
     "bench chat": (
         "--compare --json --max-tokens --model --port --seed --start --start-args --system-tokens --timeout --turns --url --user-tokens --users"
     ),
+    "bench batch64": ENGINE,
+    "bench offline": f"{ENGINE} --workload",
     "bench scheduler": "--json --no-growth --rows --run-ahead --steps",
+    "bench single": ENGINE,
     "bench serve": (
         "--concurrency --json --max-tokens --model --port --prompt-tokens --rate --requests --seed --start --start-args --streams --timeout --url"
     ),
     "chat": SAMPLING,
     "cluster start": (
-        "--block-size --chat-template --chunk-tokens --detach --device --dtype --dummy-weights --frontends --hang-timeout --host "
-        "--kv-tokens --log-level --max-context --max-queue --max-queue-tokens --max-slots --max-step-tokens --model --port "
+        "--block-size --chat-template --chunk-tokens --detach --device --dtype --dummy-weights --frontends --gpu-memory-utilization --hang-timeout "
+        "--host --kv-tokens --log-level --max-context --max-queue --max-queue-tokens --max-slots --max-step-tokens --model --port "
         "--prefix-cache --record --record-tokens --run-ahead --served-model-name --startup-timeout --target-itl --threads --tokenizers"
     ),
     "cluster status": "--json --port",
