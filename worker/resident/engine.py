@@ -21,7 +21,7 @@ from worker.engine import DeviceError
 from worker.memory import Cache
 from worker.plan import PlanReader, Rows
 from worker.resident.arena import Arena, joined
-from worker.resident.graphs import Graphs
+from worker.resident.graphs import Graphs, Key
 from worker.resident.layout import lay_out, longest_and_balance
 from worker.resident.parcel import Parcel, Parcels
 from worker.resident.penalties import PooledSlots
@@ -98,14 +98,21 @@ class ResidentEngine:
         key = self._graphs.missing(PLAIN, False)
         if key is None:
             return False
+        try:
+            self._prepare(key)
+        except RuntimeError as error:
+            raise DeviceError(str(error)) from error
+        return True
+
+    def _prepare(self, key: Key) -> None:
+        """Run a step of dummy rows and make its graph."""
         parcel = self._parcels.take()
         self._write(parcel, [self._place(np.zeros(0, np.int32), key[0])], [])
         for _ in range(2):
-            self._graphs.run(key, lambda: self._decode(key[0], PLAIN, False))
+            self._graphs.run(key, lambda: self._decode(*key))
         parcel.done.record()
         parcel.done.synchronize()
         self._parcels.give(parcel)
-        return True
 
     @torch.inference_mode()
     def dry_run(self, tokens: int) -> None:
