@@ -124,7 +124,7 @@ def product(
     length = triton.cdiv(depth, parts * chosen.depth) * chosen.depth
     scratch, counters = _scratch(x_TM.device) if parts > 1 else (None, None)
     launch(
-        _skinny, (triton.cdiv(columns, chosen.columns), parts), x_TM, weight, bias, out_TN, scratch, counters, rows,
+        _skinny, (triton.cdiv(columns, chosen.columns), parts), rows, x_TM, weight, bias, out_TN, scratch, counters, rows,
         N=columns, K=depth, BM=max(16, power_of_two(rows)), BN=chosen.columns, BK=chosen.depth, PARTS=parts, LENGTH=length,
         GATED=gated, ADD=add, BIAS=bias is not None, AHEAD=chosen.ahead and length % 512 == 0 and depth % length == 0,
         num_warps=chosen.warps, num_stages=chosen.stages,
