@@ -14,9 +14,9 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 LOG2E = tl.constexpr(1.4426950408889634)
-
-
 MOST_DEPENDENT_ROWS = 2
+NEVER = 1 << 30
+"""In place of the rows of a step, for kernels that are never launched so: grids of about as many programs as there are multiprocessors."""
 
 
 @functools.cache
