@@ -177,12 +177,12 @@ def decode(
     weights = parts[rows * heads * splits * size :]
     common = {"H": heads, "D": size, "WIDTH": width, "BN": chosen.tile, "SHARE": chosen.share, "WINDOW": window is not None}
     launch(
-        _decode, (kv_heads, splits, rows),
+        _decode, (kv_heads, splits, rows), rows,
         q_RHD, k_cache, v_cache, out_RHD, parts, weights, table_NB, slot_R, position_R, table_NB.stride(0), scale, splits, window or 0,
         K=kv_heads, P=block_size, GROUP=max(16, power_of_two(heads // kv_heads)), SPLIT=split,
         num_warps=chosen.warps, num_stages=chosen.stages, **common,
     )  # fmt: skip
     if split:
         merged = power_of_two(splits)
-        launch(_merge, (rows * heads,), parts, weights, out_RHD, position_R, splits, window or 0,
+        launch(_merge, (rows * heads,), rows, parts, weights, out_RHD, position_R, splits, window or 0,
                SPLITS=merged, num_warps=4 if merged > 8 else 1, **common)  # fmt: skip

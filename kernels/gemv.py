@@ -141,7 +141,7 @@ def product(
     chosen = settings or settings_for(len(x_1M), rows, columns, gated)
     size, count = pieces(columns)
     launch(
-        _gemv, (triton.cdiv(rows, chosen.rows),), x_1M, norm_M, weight, bias, out_1N, eps,
+        _gemv, (triton.cdiv(rows, chosen.rows),), len(x_1M), x_1M, norm_M, weight, bias, out_1N, eps,
         N=rows, K=columns, ROWS=len(x_1M), BN=chosen.rows, PIECE=size, PIECES=count,
         NORM=norm_M is not None, GATED=gated, ADD=add, BIAS=bias is not None, num_warps=chosen.warps, num_stages=1,
     )  # fmt: skip

@@ -1,7 +1,8 @@
 """How the Triton kernels are launched.
 
-On Hopper and newer they use programmatic dependent launch: a kernel starts while the one before it still runs, may load what no kernel of
-a step writes (weights), and waits before it touches anything else. Every program of every kernel here waits, so the order of a stream holds.
+Steps of a row or two use programmatic dependent launch on Hopper and newer: a kernel starts while the one before it still runs, may load what no
+kernel of a step writes (weights), and waits before it touches anything else. Every program of every kernel here waits, so the order of a stream
+holds. With more rows that is slower (bench/GPU.md): waiting programs take the room that the running ones should be spread over.
 """
 
 import functools
@@ -13,12 +14,19 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 LOG2E = tl.constexpr(1.4426950408889634)
+MOST_DEPENDENT_ROWS = 2
+NEVER = 1 << 30
+"""In place of the rows of a step, for kernels that are never launched so: grids of about as many programs as there are multiprocessors."""
 
 
 @functools.cache
-def dependent_launch() -> bool:
-    """Whether kernels are launched programmatically dependent on this machine."""
+def _can_depend() -> bool:
     return not triton.knobs.runtime.interpret and torch.cuda.get_device_capability()[0] >= 9
+
+
+def dependent_launch(rows: int) -> bool:
+    """Whether kernels of a step of `rows` rows are launched programmatically dependent on this machine."""
+    return rows <= MOST_DEPENDENT_ROWS and _can_depend()
 
 
 @triton.jit
@@ -35,13 +43,14 @@ def wait(PDL: tl.constexpr) -> None:
         gdc_wait()
 
 
-def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **settings: Any) -> None:
-    """Run a kernel that has a `PDL` parameter over `grid`; an empty grid runs nothing."""
+def launch(kernel: Any, grid: tuple[int, ...], rows: int, *arguments: Any, **settings: Any) -> None:
+    """Run a kernel that has a `PDL` parameter over `grid`, in a step of `rows` rows; an empty grid runs nothing."""
     if 0 in grid:
         return
-    if dependent_launch():
+    dependent = dependent_launch(rows)
+    if dependent:
         settings["launch_pdl"] = True
-    kernel[grid](*arguments, PDL=dependent_launch(), **settings)
+    kernel[grid](*arguments, PDL=dependent, **settings)
 
 
 def power_of_two(size: int) -> int:

@@ -43,7 +43,8 @@ def _run(x: Tensor, add: Tensor | None, weight: Tensor, eps: float) -> Tensor:
     block = power_of_two(size)
     out = torch.empty_like(x)
     warps = min(16, max(1, block // WARP_ELEMENTS))
-    launch(_norm, (x.numel() // size,), x, add, weight, out, eps, N=size, BLOCK=block, ADD=add is not None, num_warps=warps)
+    rows = x.numel() // size
+    launch(_norm, (rows,), rows, x, add, weight, out, eps, N=size, BLOCK=block, ADD=add is not None, num_warps=warps)
     return out
 
 

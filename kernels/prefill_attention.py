@@ -150,7 +150,7 @@ def prefill(
     chosen = settings or settings_for(size, len(tiles) * kv_heads, q_THD.itemsize)
     group = heads // kv_heads
     launch(
-        _prefill, (len(tiles), kv_heads),
+        _prefill, (len(tiles), kv_heads), len(q_THD),
         q_THD, k_cache, v_cache, out_THD, table_NB, slot_T, position_T, tiles, table_NB.stride(0), scale, window or 0,
         H=heads, K=kv_heads, D=size, P=block_size, WIDTH=power_of_two(size),
         BM=max(16, power_of_two(tile_tokens(group) * group)), BN=chosen.tile, WINDOW=window is not None,

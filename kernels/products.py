@@ -27,10 +27,12 @@ def _few(x_TM: Tensor, norm_M: Tensor | None, eps: float, linear: Linear, out_TN
 
 
 def norm_linear(x_TM: Tensor, norm_M: Tensor, eps: float, product: Linear, dtype: torch.dtype | None = None) -> Tensor:
-    """rms_norm(x) @ weight.T + bias, [T, N], of type `dtype` (None: that of x). Contiguous input; sums in float32."""
+    """rms_norm(x) @ weight.T + bias, [T, N]. Contiguous input; sums in float32.
+
+    Of type `dtype` where an own kernel computes it (None: that of x); the library's products are rounded to the type of x and stay so.
+    """
     if len(x_TM) > FEW[x_TM.dtype]:
-        y = product(rms_norm(x_TM, norm_M, eps))
-        return y if dtype is None else y.to(dtype)
+        return product(rms_norm(x_TM, norm_M, eps))
     out = x_TM.new_empty(len(x_TM), len(product.weight), dtype=dtype)
     _few(x_TM, norm_M, eps, product, out, False, False)
     return out

@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.launch import launch, trigger, wait
+from kernels.launch import NEVER, launch, trigger, wait
 from kernels.reference.resident import Columns
 
 BLOCK = 256
@@ -24,7 +24,7 @@ def _write(arena_ptr: tl.tensor, index_ptr: tl.tensor, word_ptr: tl.tensor, coun
 def write_words(arena: Tensor, pairs: Tensor) -> None:
     """arena[pairs[0]] = pairs[1] for int32 `pairs` [2, N]. Pairs of one index hold the same word."""
     count = pairs.shape[1]
-    launch(_write, (triton.cdiv(count, BLOCK),), arena, pairs[0], pairs[1], count, BLOCK=BLOCK, num_warps=4)
+    launch(_write, (triton.cdiv(count, BLOCK),), NEVER, arena, pairs[0], pairs[1], count, BLOCK=BLOCK, num_warps=4)
 
 
 @triton.jit(do_not_specialize=["rows"], do_not_specialize_on_alignment=["slot_ptr", "token_ptr", "position_ptr"])
@@ -50,7 +50,7 @@ def begin_rows(columns: Columns, slot_R: Tensor, token_R: Tensor, position_R: Te
     """
     rows, dummy = len(slot_R), len(columns.length) - 1
     launch(
-        _begin, (triton.cdiv(rows, BLOCK),), columns.length, columns.last, slot_R, token_R, position_R, rows,
+        _begin, (triton.cdiv(rows, BLOCK),), rows, columns.length, columns.last, slot_R, token_R, position_R, rows,
         DUMMY=dummy, BLOCK=BLOCK, num_warps=4,
     )  # fmt: skip
 
@@ -79,7 +79,7 @@ def sampling_columns(columns: Columns, slot_R: Tensor) -> tuple[Tensor, ...]:
     floats = torch.empty(3, stride, device=slot_R.device)
     ints = torch.empty(3, stride, dtype=torch.int64, device=slot_R.device)
     launch(
-        _sampling, (triton.cdiv(rows, BLOCK),), columns.length, columns.temperature, columns.top_p, columns.min_p, columns.top_k, columns.seed,
+        _sampling, (triton.cdiv(rows, BLOCK),), rows, columns.length, columns.temperature, columns.top_p, columns.min_p, columns.top_k, columns.seed,
         slot_R, floats, ints, rows, STRIDE=stride, BLOCK=BLOCK, num_warps=4,
     )  # fmt: skip
     return *floats[:, :rows], *ints[:, :rows]
@@ -110,7 +110,7 @@ def finish_rows(columns: Columns, slot_R: Tensor, token_R: Tensor, finite_R: Ten
     rows, dummy = len(slot_R), len(columns.failed) - 1
     out = torch.empty(rows, dtype=torch.int32, device=slot_R.device)
     launch(
-        _finish, (triton.cdiv(rows, BLOCK),), columns.last, columns.failed, slot_R, token_R, finite_R.view(torch.uint8), out, rows,
+        _finish, (triton.cdiv(rows, BLOCK),), rows, columns.last, columns.failed, slot_R, token_R, finite_R.view(torch.uint8), out, rows,
         DUMMY=dummy, BLOCK=BLOCK, num_warps=4,
     )  # fmt: skip
     return out

@@ -105,7 +105,7 @@ def rope_kv(
     chosen = settings or settings_for(tokens)
     heads = min(chosen.heads, power_of_two(total))
     launch(
-        _rope_kv, (tokens, triton.cdiv(total, heads)),
+        _rope_kv, (tokens, triton.cdiv(total, heads)), tokens,
         qkv_TN, q_norm, k_norm, *rope, q_THD, k_cache, v_cache,
         batch.table, batch.slot, batch.position, batch.table.stride(0), eps,
         H=total - 2 * kv_heads, K=kv_heads, D=size, P=block_size,

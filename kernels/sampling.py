@@ -180,20 +180,20 @@ def _filter(logits_RV: Tensor, batch: SamplingBatch, penalties: tuple[Tensor | N
     span, groups = power_of_two(chunks), chunks * (CHUNK // GROUP)
     columns = (batch.top_k, batch.top_p, batch.min_p)
     launch(
-        choose_threshold, (rows,), batch.temperature, *columns, c.best, c.finite, c.group, c.threshold, c.count, c.todo, c.border,
+        choose_threshold, (rows,), rows, batch.temperature, *columns, c.best, c.finite, c.group, c.threshold, c.count, c.todo, c.border,
         V=vocab, CHUNKS=chunks, SPAN=span, GROUPS=groups, GROUP_SPAN=power_of_two(groups), num_warps=8,
     )  # fmt: skip
     where = (logits_RV, batch.temperature, *penalties)
-    launch(gather, (rows, chunks), *where, c.best, c.threshold, c.count, c.found, CHUNK=CHUNK, CAPACITY=CAPACITY, num_warps=8, **size)
+    launch(gather, (rows, chunks), rows, *where, c.best, c.threshold, c.count, c.found, CHUNK=CHUNK, CAPACITY=CAPACITY, num_warps=8, **size)
     launch(
-        settle, (rows,), *columns, c.best, c.mass, c.threshold, c.count, c.found, c.todo, c.border,
+        settle, (rows,), rows, *columns, c.best, c.mass, c.threshold, c.count, c.found, c.todo, c.border,
         V=vocab, CHUNKS=chunks, SPAN=span, FEW=FEW, CAPACITY=CAPACITY, num_warps=4,
     )  # fmt: skip
     launch(
-        find_borders, (rows,), logits_RV, batch.temperature, *columns, *penalties, c.best, c.least, c.todo, c.border,
+        find_borders, (rows,), rows, logits_RV, batch.temperature, *columns, *penalties, c.best, c.least, c.todo, c.border,
         SPAN=span, BLOCK=BORDER_BLOCK, num_warps=16, **size,
     )  # fmt: skip
-    launch(_rescan, (rows, chunks), logits_RV, batch.temperature, c.border, *penalties, c.best, c.mass, CHUNK=CHUNK, num_warps=8, **size)
+    launch(_rescan, (rows, chunks), rows, logits_RV, batch.temperature, c.border, *penalties, c.best, c.mass, CHUNK=CHUNK, num_warps=8, **size)
 
 
 def sample(logits_RV: Tensor, batch: SamplingBatch) -> Sampled:
@@ -208,13 +208,14 @@ def sample(logits_RV: Tensor, batch: SamplingBatch) -> Sampled:
     penalties = _penalty_arguments(batch.penalties, rows, device)
     size: dict[str, Any] = {"V": vocab, "CHUNKS": c.chunks, "PENALTIES": batch.penalties is not None}
     launch(
-        _scan, (rows, c.chunks), logits_RV, batch.temperature, *penalties, c.best, c.least, c.id, c.mass, c.finite, c.group,
+        _scan, (rows, c.chunks), rows, logits_RV, batch.temperature, *penalties, c.best, c.least, c.id, c.mass, c.finite, c.group,
         GROUPS=CHUNK // GROUP, GROUP=GROUP, RANDOM=bool(batch.random), FILTERED=filtered, num_warps=8, **size,
     )  # fmt: skip
     if filtered:
         _filter(logits_RV, batch, penalties, c, size)
     launch(
-        _draw, (rows,), logits_RV, batch.temperature, c.border, *penalties, batch.seed, batch.position, c.best, c.id, c.mass, c.finite, token, good,
+        _draw, (rows,), rows, logits_RV, batch.temperature, c.border, *penalties, batch.seed, batch.position,
+        c.best, c.id, c.mass, c.finite, token, good,
         SPAN=power_of_two(c.chunks), GROUPS=CHUNK // GROUP, GROUP=GROUP, FILTERED=filtered, num_warps=4, **size,
     )  # fmt: skip
     found = Sampled(token=token, finite=good.view(torch.bool))

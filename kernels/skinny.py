@@ -1,7 +1,7 @@
 """Matrix products of 2 to 64 rows on the tensor cores, in Triton, with the activation or the residual folded in.
 
-Still bound by reading the weights, which a program asks the L2 for before it waits for its input. Products with few columns are also cut along
-the rows of the weight (split-K): the last program to arrive adds the parts up, in order, so the result does not depend on who is last.
+Still bound by reading the weights. Products with few columns are also cut along the rows of the weight (split-K): the last program to arrive adds
+the parts up, in order, so the result does not depend on who is last.
 """
 
 import functools
@@ -12,41 +12,29 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.launch import launch, power_of_two, trigger, wait
+from kernels.launch import NEVER, launch, power_of_two, trigger, wait
 from kernels.mlp import silu
 
 MOST_ROWS = 64
-LINE = tl.constexpr(64)
-"""bf16 elements of a 128-byte line."""
 SCRATCH_PARTS = 1 << 22
 SCRATCH_COUNTERS = 4096
 
 
 class Settings(NamedTuple):
-    """Tuning: columns and depth of a tile, warps, pipeline stages, parts of the depth, whether weights are asked into the L2 ahead."""
+    """Tuning: columns and depth of a tile, warps, pipeline stages, parts of the depth."""
 
     columns: int = 32
     depth: int = 128
     warps: int = 4
     stages: int = 4
     parts: int = 1
-    ahead: bool = False
-
-
-@triton.jit
-def _prefetch(w_ptr: tl.tensor, row: tl.tensor, begin: tl.tensor, K: tl.constexpr, LENGTH: tl.constexpr) -> None:
-    """Ask for LENGTH elements from `begin` of each weight row `row`, one line a lane."""
-    lines: tl.constexpr = LENGTH // LINE
-    for first in tl.static_range(0, lines, 8):
-        address = (w_ptr + row.to(tl.int64)[:, None] * K + begin + ((first + tl.arange(0, 8)) * LINE)[None, :]).to(tl.int64)
-        tl.inline_asm_elementwise("prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [address], dtype=tl.int32, is_pure=False, pack=1)
 
 
 @triton.jit(do_not_specialize=["rows"])
 def _skinny(
     x_ptr: tl.tensor, w_ptr: tl.tensor, bias_ptr: tl.tensor, out_ptr: tl.tensor, parts_ptr: tl.tensor, counter_ptr: tl.tensor, rows: tl.tensor,
     N: tl.constexpr, K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PARTS: tl.constexpr, LENGTH: tl.constexpr,
-    GATED: tl.constexpr, ADD: tl.constexpr, BIAS: tl.constexpr, AHEAD: tl.constexpr, PDL: tl.constexpr,
+    GATED: tl.constexpr, ADD: tl.constexpr, BIAS: tl.constexpr, PDL: tl.constexpr,
 ) -> None:  # fmt: skip
     """out [rows, N] of x [rows, K] and the weight [N, K], or [2N, K] when GATED; each part goes over LENGTH of K."""
     trigger(PDL)
@@ -56,10 +44,6 @@ def _skinny(
     column = tile * BN + tl.arange(0, BN)
     weight_row = tl.minimum(column, N - 1).to(tl.int64)
     begin = part * LENGTH
-    if AHEAD and PDL:
-        _prefetch(w_ptr, weight_row, begin, K, LENGTH)
-        if GATED:
-            _prefetch(w_ptr + N * K, weight_row, begin, K, LENGTH)
     wait(PDL)
     target = out_ptr + row[:, None] * N + column[None, :]
     inside = (row < rows)[:, None] & (column < N)[None, :]
@@ -99,11 +83,14 @@ def _skinny(
 
 @functools.cache
 def _scratch(device: torch.device) -> tuple[Tensor, Tensor]:
-    """Memory for parts and counters (which every launch leaves at zero), one for each device: launches on one stream do not overlap."""
+    """Memory for parts and counters (which every launch leaves at zero), one for each device: launches on one stream do not overlap.
+
+    The first call must not be part of a captured graph, whose memory it would be.
+    """
     return torch.empty(SCRATCH_PARTS, device=device), torch.zeros(SCRATCH_COUNTERS, dtype=torch.int32, device=device)
 
 
-def settings_for(columns: int, depth: int, gated: bool) -> Settings:
+def settings_for(rows: int, columns: int, depth: int, gated: bool) -> Settings:
     """The settings measured best (bench/GPU.md)."""
     if gated:
         return Settings(stages=3)
@@ -111,6 +98,8 @@ def settings_for(columns: int, depth: int, gated: bool) -> Settings:
         return Settings(columns=64, stages=3)
     if columns > 4096 or (columns > 2048 and depth <= 2048):
         return Settings()
+    if rows > 16 and columns <= 2048 and depth <= 4096:
+        return Settings(depth=256, stages=3, parts=4 if columns <= 1024 else 2)
     return Settings(columns=64, stages=3, parts=4) if depth > 8192 else Settings(parts=2 if columns > 2048 else 4)
 
 
@@ -119,13 +108,15 @@ def product(
 ) -> None:
     """Into (or, with `add`, onto) `out_TN` the product of x with `weight` [N, M]; with [2N, M], gate first, if gated. All contiguous."""
     (rows, depth), columns = x_TM.shape, out_TN.shape[1]
-    chosen = settings or settings_for(columns, depth, gated)
+    chosen = settings or settings_for(rows, columns, depth, gated)
     parts = 1 if gated else chosen.parts
     length = triton.cdiv(depth, parts * chosen.depth) * chosen.depth
+    if parts > 1 and triton.cdiv(columns, chosen.columns) * parts * max(16, power_of_two(rows)) * chosen.columns > SCRATCH_PARTS:
+        raise ValueError(f"{parts} parts of [{rows}, {columns}] do not fit the scratch memory")
     scratch, counters = _scratch(x_TM.device) if parts > 1 else (None, None)
     launch(
-        _skinny, (triton.cdiv(columns, chosen.columns), parts), x_TM, weight, bias, out_TN, scratch, counters, rows,
+        _skinny, (triton.cdiv(columns, chosen.columns), parts), NEVER, x_TM, weight, bias, out_TN, scratch, counters, rows,
         N=columns, K=depth, BM=max(16, power_of_two(rows)), BN=chosen.columns, BK=chosen.depth, PARTS=parts, LENGTH=length,
-        GATED=gated, ADD=add, BIAS=bias is not None, AHEAD=chosen.ahead and length % 512 == 0 and depth % length == 0,
+        GATED=gated, ADD=add, BIAS=bias is not None,
         num_warps=chosen.warps, num_stages=chosen.stages,
     )  # fmt: skip

@@ -18,6 +18,7 @@ import torch
 
 from bench.gpu import attention_cases, product_cases, small_cases
 from bench.gpu.case import BF16, BUILDING, DEVICE, TOLERANCE, Case, check, copy_bandwidth, seconds
+from kernels.launch import dependent_launch
 
 PARTS = {"small": small_cases.cases, "attention": attention_cases.cases, "products": product_cases.cases}
 PEAK_EDGE = 8192
@@ -33,8 +34,9 @@ def all_cases(only: str | None) -> Iterator[Case]:
 def compile_part(part: int, parts: int, only: str | None) -> None:
     """Compile every `parts`-th variant into Triton's cache, launching nothing."""
 
-    def warm(kernel: Any, grid: tuple[int, ...], *arguments: Any, **settings: Any) -> None:
-        kernel.warmup(*arguments, grid=grid, PDL=True, launch_pdl=True, **settings)
+    def warm(kernel: Any, grid: tuple[int, ...], rows: int, *arguments: Any, **settings: Any) -> None:
+        dependent = dependent_launch(rows)
+        kernel.warmup(*arguments, grid=grid, PDL=dependent, **(settings | ({"launch_pdl": True} if dependent else {})))
 
     for name, module in list(sys.modules.items()):
         if name.startswith("kernels.") and hasattr(module, "launch") and name != "kernels.launch":

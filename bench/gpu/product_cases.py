@@ -33,8 +33,7 @@ def _few_rows(kind: str, depth: int) -> list[skinny.Settings]:
     if kind == "gate_up":
         tiles = [(16, 128, 4, 4), (16, 256, 4, 3), (32, 64, 4, 4), (32, 128, 4, 3), (64, 64, 4, 3)]
     parts = {"o": (2, 4, 8), "down": (2, 4, 8), "qkv": (1, 2)}.get(kind, (1,))
-    found = [skinny.Settings(*tile, part) for tile in tiles for part in parts if depth // part >= 2 * tile[1]]
-    return found + [s._replace(ahead=True) for s in found if s.columns == 32 and depth % (512 * s.parts) == 0]
+    return [skinny.Settings(*tile, part) for tile in tiles for part in parts if depth // part >= 2 * tile[1]]
 
 
 def product_case(model: str, kind: str, rows: int) -> Case:
@@ -80,7 +79,7 @@ def product_case(model: str, kind: str, rows: int) -> Case:
         variants |= {f"rows {s.rows} warps {s.warps}": partial(run, s) for s in _one_row(columns, gated)}
     else:
         for s in _few_rows(kind, columns):
-            label = f"N{s.columns} K{s.depth} w{s.warps} s{s.stages} parts {s.parts}{' ahead' if s.ahead else ''}"
+            label = f"N{s.columns} K{s.depth} w{s.warps} s{s.stages} parts {s.parts}"
             variants[label] = partial(run, s)
     return Case(name=f"{kind} T{rows} {model}", floor=floor, sets=sets, variants=variants, reset=reset, error=error, default="default")
 

@@ -72,7 +72,7 @@ def rope_case(rows: int, heads: int, kv_heads: int, size: int, normed: bool) -> 
     plan = plan_attention(table, starts, [1] * rows, rows, heads, kv_heads, 16)
     out = [qkv]
 
-    def variant(settings: rope_kv.Settings, number: int) -> None:
+    def variant(settings: rope_kv.Settings | None, number: int) -> None:
         out[0] = rope_kv.rope_kv(qkv[number], norms, 1e-6, (cos, sin), k_cache[number], v_cache[number], plan, settings)
 
     def error() -> float:
@@ -89,10 +89,10 @@ def rope_case(rows: int, heads: int, kv_heads: int, size: int, normed: bool) -> 
         name=f"rope_kv T{rows} {heads}/{kv_heads}x{size}{' norm' if normed else ''}",
         floor=rows * width * 4.0,
         sets=sets,
-        variants={f"heads {h} warps {w}": partial(variant, rope_kv.Settings(h, w)) for h, w in shapes},
+        variants={"default": partial(variant, None)} | {f"heads {h} warps {w}": partial(variant, rope_kv.Settings(h, w)) for h, w in shapes},
         outputs=[k_cache, v_cache],
         error=error,
-        default="heads 16 warps 4",
+        default="default",
     )
 
 

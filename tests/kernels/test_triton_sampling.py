@@ -35,9 +35,15 @@ def on_device(value: Any) -> Any:
     })  # fmt: skip
 
 
-@pytest.mark.parametrize("vocab", [1, 33, 4096, 9001, 151_936] if GPU else [1, 33, 9001], ids=lambda n: f"V{n}")
-@pytest.mark.parametrize(("scale", "dtype"), [(0.01, torch.float32), (2.0, torch.float32), (2.0, torch.bfloat16)], ids=["flat", "plain", "ties"])
-def test_equals_the_reference(vocab: int, scale: float, dtype: torch.dtype) -> None:
+KINDS = {"flat": (0.01, torch.float32), "plain": (2.0, torch.float32), "ties": (2.0, torch.bfloat16)}
+CASES = [("plain", 1), ("flat", 33), ("ties", 9001)]
+if GPU:
+    CASES = [(kind, vocab) for kind in KINDS for vocab in (1, 33, 4096, 9001, 151_936)]
+
+
+@pytest.mark.parametrize(("kind", "vocab"), CASES, ids=str)
+def test_equals_the_reference(kind: str, vocab: int) -> None:
+    scale, dtype = KINDS[kind]
     torch.manual_seed(vocab)
     logits = (torch.randn(len(SETTINGS), vocab) * scale).to(dtype)
     batch = make_batch(len(SETTINGS))
@@ -70,16 +76,16 @@ def test_penalties_and_logprobs() -> None:
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_non_finite_rows_are_flagged_alone() -> None:
     torch.manual_seed(5)
-    logits = torch.randn(13, 5000)
+    logits = torch.randn(13, 4500)
     batch = make_batch(13)
     clean = reference.sample(logits, batch).token
-    logits[0, 4999], logits[1], logits[8, 0], logits[5, 7] = torch.nan, -torch.inf, torch.inf, torch.nan
+    logits[0, 4499], logits[1], logits[8, 0], logits[5, 7] = torch.nan, -torch.inf, torch.inf, torch.nan
     found = sample(logits.to(DEVICE), on_device(batch))
     bad = [0, 1, 5, 8]
     assert [row for row, good in enumerate(found.finite.tolist()) if not good] == bad
     good = [row for row in range(13) if row not in bad]
     assert found.token.cpu()[good].tolist() == clean[good].tolist()
-    assert bool(((found.token >= 0) & (found.token < 5000)).all())
+    assert bool(((found.token >= 0) & (found.token < 4500)).all())
 
 
 def test_greedy_takes_the_lowest_of_equals() -> None:

@@ -13,6 +13,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from kernels import attention, decode_attention, gemv, mlp, norm, prefill_attention, products, resident, rope_kv, sampling, skinny
+from kernels.launch import MOST_DEPENDENT_ROWS
 from kernels.reference import linear
 from kernels.reference.linear import Linear
 from kernels.reference.sampling import Penalties, SamplingBatch
@@ -25,10 +26,10 @@ TYPES = {
 SEEN: set[str] = set()
 
 
-def compile_kernel(kernel: Any, grid: tuple[int, ...], *arguments: Any, **settings: Any) -> None:
+def compile_kernel(kernel: Any, grid: tuple[int, ...], rows: int, *arguments: Any, **settings: Any) -> None:
     """Stands in for `kernels.launch.launch`."""
     names = kernel.arg_names
-    values = {**dict(zip(names, arguments, strict=False)), **{k: v for k, v in settings.items() if k in names}, "PDL": True}
+    values = {**dict(zip(names, arguments, strict=False)), **{k: v for k, v in settings.items() if k in names}, "PDL": rows <= MOST_DEPENDENT_ROWS}
     options = {k: v for k, v in settings.items() if k not in names}
     signature, constants, attributes = {}, {}, {}
     for index, name in enumerate(names):
@@ -48,7 +49,7 @@ def compile_kernel(kernel: Any, grid: tuple[int, ...], *arguments: Any, **settin
     SEEN.add(key)
     began = time.perf_counter()
     source = ASTSource(kernel, signature, constants, attributes)
-    built = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={**options, "launch_pdl": True})
+    built = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={**options, "launch_pdl": rows <= MOST_DEPENDENT_ROWS})
     found = {k: v for k, v in constants.items() if isinstance(v, int)}
     seconds = time.perf_counter() - began
     print(f"{kernel.fn.__name__:14} shared {built.metadata.shared:6} {seconds:4.1f} s {list(found.values())} {options}", flush=True)
