@@ -70,7 +70,10 @@ class Decoder:
         self._windowed = config.window_layers or [False] * config.layers
 
     def forward(self, step: StepInput, k_cache: Tensor, v_cache: Tensor) -> Tensor:
-        """Logits [wanted, V] of the wanted rows, in float32 if that is more exact than the weights' type; writes the keys and values of all tokens into the cache."""
+        """Logits [wanted, V] of the wanted rows; writes the keys and values of all tokens into the cache.
+
+        They are float32, or of the weights' type where that is what the product gives.
+        """
         weights, eps = self._weights, self.config.norm_eps
         count = step.tokens.shape[0]
         rows = max(count, weights.fast_rows)

@@ -1,4 +1,4 @@
-"""The whole GPU worker in one call: tests that need a GPU, then the product's own benches: `python -m bench.gpu.worker [--models A,B] [--out FOLDER]`.
+"""The whole GPU worker in one call, its tests and then the product's own benches: `python -m bench.gpu.worker [--models A,B] [--out DIR]`.
 
 Speeds are not printed when a test failed. Logs and JSON go to --out; the table comes last.
 """
