@@ -1,7 +1,7 @@
 """Runs step plans on a GPU without ever waiting for it: one upload of changes, one launch for a decode step, results read on another thread."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -94,8 +94,8 @@ class ResidentEngine:
 
     @torch.inference_mode()
     def idle(self) -> bool:
-        """Nothing is to be done: make ready for a size of decode step that has not come yet. False when all have."""
-        key = self._graphs.missing(PLAIN, False)
+        """Nothing is to be done: make ready for a kind of decode step that has not come yet. False when all have."""
+        key = next((key for key in self._kinds() if self._graphs.lacks(key)), None)
         if key is None:
             return False
         try:
@@ -103,6 +103,13 @@ class ResidentEngine:
         except RuntimeError as error:
             raise DeviceError(str(error)) from error
         return True
+
+    def _kinds(self) -> Iterator[Key]:
+        """The kinds of decode steps that usual requests need, the likeliest first."""
+        sizes = self._graphs.sizes
+        yield from ((size, PLAIN, False) for size in sizes)
+        yield from ((size, PLAIN, True) for size in sizes if self._balance_matters(size))
+        yield from ((size, FILTERED, False) for size in sizes)
 
     def _prepare(self, key: Key) -> None:
         """Run a step of dummy rows and make its graph."""

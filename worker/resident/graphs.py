@@ -41,10 +41,14 @@ class Graphs:
         """The number of rows that a step of `rows` is computed with."""
         return self._sizes[bisect_left(self._sizes, rows)]
 
-    def missing(self, mode: str, balanced: bool) -> Key | None:
-        """The smallest step of this kind that has no graph yet."""
-        keys = ((size, mode, balanced) for size in self._sizes if self._usable)
-        return next((key for key in keys if key not in self._graphs and key not in self._refused), None)
+    @property
+    def sizes(self) -> list[int]:
+        """Numbers of rows that steps are computed with; none where there are no graphs."""
+        return self._sizes if self._usable else []
+
+    def lacks(self, key: Key) -> bool:
+        """Such steps have no graph yet."""
+        return key not in self._graphs and key not in self._refused
 
     def run(self, key: Key, step: Callable[[], Tensor]) -> Tensor:
         """What `step` gives, computed by it or by its graph; valid until the next step."""
@@ -59,7 +63,7 @@ class Graphs:
         return out
 
     def _capture(self, key: Key, step: Callable[[], Tensor]) -> tuple[torch.cuda.CUDAGraph, Tensor] | None:
-        """Record a step without running it. None when that fails: such steps stay eager."""
+        """Record a step without running it. None when that fails, for want of memory or otherwise: such steps stay eager."""
         graph = torch.cuda.CUDAGraph()
         try:
             graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
@@ -67,8 +71,8 @@ class Graphs:
                 out = step()
             finally:
                 graph.capture_end()
-        except torch.OutOfMemoryError as error:
-            log.warning("no memory for a graph of %d rows, which stay eager: %s", key[0], str(error).splitlines()[0])
+        except RuntimeError as error:
+            log.warning("no graph of a step of %d rows, which stays eager: %s", key[0], str(error).splitlines()[0])
             self._refused.add(key)
             return None
         self._graphs[key] = graph, out

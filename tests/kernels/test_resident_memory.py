@@ -1,0 +1,82 @@
+"""How a GPU's memory is shared out, with made-up amounts, and how a worker ends whose device failed."""
+
+import logging
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import torch
+
+from checkpoint.shapes import SHAPES
+from tests.support.engines import SilentReporter, worker_args
+from transport.lifetime import Lifetime
+from worker import __main__ as process
+from worker.decoder import Decoder
+from worker.engine import DeviceError
+from worker.memory import PoolError
+from worker.pulse import Pulse
+from worker.resident.budget import GIB, Budget, make_cache
+
+CONFIG = SHAPES["qwen3-0.6b"]
+BLOCK = 16 * 114_688
+DEVICE = torch.device("meta")
+
+
+def budget(used: int) -> Budget:
+    return Budget(total=100 * GIB, used=used, weights=used // 2, activations=3 * GIB, graphs=2 * GIB)
+
+
+def make(monkeypatch: pytest.MonkeyPatch, found: Budget, kv_tokens: int, there: int = 1 << 60) -> int:
+    """Tokens of the pool when only `there` bytes can be had."""
+    real = torch.empty
+
+    def empty(*shape: Any, **settings: Any) -> torch.Tensor:
+        made = real(*shape, **settings)
+        if 2 * made.nbytes > there:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return made
+
+    monkeypatch.setattr("worker.resident.budget.torch.empty", empty)
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda device: (GIB, 100 * GIB))
+    decoder = cast(Decoder, type("Model", (), {"config": CONFIG}))
+    cache = make_cache(decoder, torch.bfloat16, found, 0.9, kv_tokens, 16, DEVICE)
+    assert cache.block_size == 16
+    return cache.blocks * 16
+
+
+def test_the_pool_is_what_the_largest_step_leaves(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        tokens = make(monkeypatch, budget(10 * GIB), 0)
+    assert tokens == (75 * GIB // BLOCK - 1) * 16
+    assert f"({tokens} tokens)" in caplog.text
+    assert make(monkeypatch, budget(10 * GIB), 1000) == 1008
+
+
+def test_the_pool_shrinks_rather_than_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = make(monkeypatch, budget(10 * GIB), 0, there=60 * GIB)
+    assert 0.9 * 60 * GIB < tokens * 114_688 < 60 * GIB
+
+
+def test_no_room_at_all_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(PoolError, match="raise --gpu-memory-utilization"):
+        make(monkeypatch, budget(86 * GIB), 0)
+
+
+def test_a_failed_device_ends_the_process_with_a_sentence(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: object) -> None:
+        raise DeviceError("CUDA error: an illegal memory access was encountered\nmore")
+
+    def leave(code: int) -> None:
+        raise SystemExit(code)
+
+    reporter = SilentReporter()
+    monkeypatch.setattr(reporter, "close", lambda: None, raising=False)
+    monkeypatch.setattr("worker.service.Service.__init__", lambda *arguments: None)
+    monkeypatch.setattr("worker.service.Service.run", fail)
+    monkeypatch.setattr("os._exit", leave)
+    lifetime = cast(Lifetime, type("Life", (), {"stopping": type("Never", (), {"is_set": staticmethod(lambda: False)})}))
+    with pytest.raises(SystemExit) as ended:
+        process._serve(worker_args(models / "dice-byte"), lifetime, 1, reporter, Pulse())
+    assert ended.value.code == 1
+    assert "illegal memory access" in reporter.said[-1]
+    assert "more" not in reporter.said[-1]
