@@ -87,6 +87,10 @@ def _check(args: argparse.Namespace) -> None:
         raise LauncherError("name either a recording (cluster start --record FILE) or a workload (--workload A, chat or random)", 2)
     if args.recording is None and (args.replay or args.fit is not None):
         raise LauncherError(f"{'--replay' if args.replay else '--fit'} needs a recording: simulate FILE, made with cluster start --record FILE", 2)
+    read = [Path(file).resolve() for file in (args.recording, args.cost_model) if file is not None]
+    for written in (args.fit, args.plot):
+        if written is not None and Path(written).resolve() in read:
+            raise LauncherError(f"{written} would be overwritten: it is read here; name another file", 2)
     if args.replay and args.fit is not None:
         raise LauncherError("--replay and --fit are two different jobs: leave one of them out", 2)
 

@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 TICK_SECONDS = 0.2
 STUCK_SECONDS = 5.0
 LINGER_MS = 500
+MOST_REPAIRS, REPAIR_WINDOW_SECONDS = 5, 60.0
 
 
 class Sessions:
@@ -60,6 +61,7 @@ class Service:
         self._beat = time.monotonic()
         self._tick = 0.0
         self._checked = 0
+        self._repairs: list[float] = []
         self._phase = ""
         self._facts: Geometry | None = None
         self._reporter = Reporter(args, alive=lambda: time.monotonic() - self._beat < STUCK_SECONDS)
@@ -80,8 +82,8 @@ class Service:
         self._take_in(now)
         try:
             self._engine.advance(now)
-        except InvariantError as error:
-            self._engine.repair(error)
+        except Exception as error:  # a fault of ours must not lose what runs
+            self._repair(error)
         self._send()
         if now - self._tick >= TICK_SECONDS:
             self._tick = now
@@ -97,7 +99,7 @@ class Service:
             try:
                 self._engine.check()
             except InvariantError as error:
-                self._engine.repair(error)
+                self._repair(error)
                 self._send()
 
     def _take_in(self, now: float) -> None:
@@ -106,8 +108,19 @@ class Service:
                 self._engine.receive(message, now)
             except ContractError as error:
                 self._inbox.reject(str(error))
-            except InvariantError as error:
-                self._engine.repair(error)
+            except Exception as error:  # as above
+                self._repair(error)
+
+    def _repair(self, error: Exception) -> None:
+        """Begin anew after an error of our own, but not for ever: then this process ends, and the supervisor starts another."""
+        now = time.monotonic()
+        self._repairs = [*(then for then in self._repairs if now - then < REPAIR_WINDOW_SECONDS), now]
+        if len(self._repairs) > MOST_REPAIRS:
+            raise error
+        if not isinstance(error, InvariantError):
+            log.error("a step of the scheduler failed", exc_info=error)
+            error = InvariantError([f"{type(error).__name__}: {error}"])
+        self._engine.repair(error)
 
     def _send(self) -> None:
         for name, message in self._engine.take():

@@ -1,4 +1,4 @@
-"""The waiting line: returning rows first, then tenants in fair turns, each by aged priority and cache hits."""
+"""The waiting line: tenants in fair turns, each by aged priority and cache hits; rows that ran already come first, but for higher priorities."""
 
 from bisect import bisect_left, insort
 from collections.abc import Callable
@@ -32,8 +32,9 @@ def seniority(request: Request) -> tuple[float, int]:
 class Waiting:
     """`tokens`: of all that wait. `shares` knows the tenant of every live request.
 
-    Rows that ran already (preempted, or their worker died) come back before everyone. Of a tenant's line the first WINDOW with the priority
-    of the first are looked at and the one with the longest cache hit goes first; the first is passed at most MOST_PASSES times.
+    Of the line of the tenant whose turn it is the first WINDOW with the priority of the first are looked at and the one with the longest
+    cache hit goes first; the first is passed at most MOST_PASSES times. Rows that ran already (preempted, or their worker died) go before it,
+    unless its priority is higher and they have not waited long enough to make up for that.
     """
 
     def __init__(self, shares: Shares) -> None:
@@ -63,10 +64,14 @@ class Waiting:
 
     def next(self, hit: Callable[[Request], int]) -> Request | None:
         """Who is to be admitted next, left in its place. `hit` gives the tokens of a request that are cached."""
-        if self._returning:
-            return self._returning[0][2]
-        if not self._lines:
-            return None
+        returning = self._returning[0][2] if self._returning else None
+        fresh = self._fresh(hit) if self._lines else None
+        if returning is None or fresh is None:
+            return returning or fresh
+        return fresh if fresh.priority > returning.priority and seniority(fresh) < seniority(returning) else returning
+
+    def _fresh(self, hit: Callable[[Request], int]) -> Request:
+        """Whose turn it is of those that have not run."""
         line = self._lines[self._shares.turn(self._lines)]
         first = line[0][2]
         if len(line) == 1 or first.passes >= MOST_PASSES:

@@ -170,3 +170,20 @@ def test_a_target_changes_no_token(target: float) -> None:
         bench.settle()
         outputs.append(bench.clients["tokenizer0"].tokens)
     assert outputs[0] == outputs[1]
+
+
+@pytest.mark.parametrize(("waited", "high_first"), [(0.0, True), (200.0, False)])
+def test_a_preempted_row_keeps_a_higher_priority_waiting_only_when_it_has_aged(waited: float, high_first: bool) -> None:
+    bench = Bench(attached(blocks=9, block_size=4, slots=3, width=9, context=36))
+    bench.admit(prompt_of(6), 28, priority=1)
+    bench.step()
+    low = [bench.admit(prompt_of(6, i), 24, priority=-10)[0] for i in (1, 2)]
+    while not bench.engine.tally.counts["preemptions"]:
+        bench.step()
+    bench.now += waited
+    [high] = bench.admit(prompt_of(6, 3), 4, priority=10)
+    head = bench.engine._waiting.next(lambda request: 0)
+    assert head is not None
+    assert head.key == (high if high_first else low[-1])
+    bench.settle()
+    assert {high, *low} <= set(bench.clients["tokenizer0"].finish)

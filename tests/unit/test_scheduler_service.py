@@ -17,7 +17,7 @@ from scheduler import __main__ as main_module
 from scheduler.args import SchedulerArgs
 from scheduler.errors import InvariantError
 from scheduler.recording import Reader
-from scheduler.service import Service, Sessions
+from scheduler.service import MOST_REPAIRS, REPAIR_WINDOW_SECONDS, Service, Sessions
 from tests.support.scheduler_bench import arguments, attached
 from transport.columns import pack_i32
 from transport.lifetime import Lifetime
@@ -217,3 +217,22 @@ def test_the_geometry_is_told_once(service: Service, caplog: pytest.LogCaptureFi
         service._report(time.monotonic())
     assert [record.message for record in caplog.records if record.levelname == "WARNING"] == told
     assert service._facts == service._engine.geometry
+
+
+def test_an_error_of_our_own_is_repaired_but_not_for_ever(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    take_in(service, admit(1, "tokenizer0"))
+
+    def fail(now: float) -> None:
+        raise OverflowError("too large")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(service._engine, "advance", fail)
+        for _ in range(MOST_REPAIRS):
+            service._turn()
+        assert set(service._engine._live) == {1}
+        with pytest.raises(OverflowError):
+            service._turn()
+    assert service._engine.tally.counts["invariant_violations"] == MOST_REPAIRS
+    service._repairs = [time.monotonic() - 2 * REPAIR_WINDOW_SECONDS] * MOST_REPAIRS
+    service._repair(OverflowError("later"))
+    service._engine.check()

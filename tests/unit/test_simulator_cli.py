@@ -44,6 +44,8 @@ def test_json_and_a_plot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
         (["x.rec", "--workload", "A"], 2, "name either a recording"),
         (["--workload", "A", "--replay"], 2, "--replay needs a recording"),
         (["--workload", "A", "--fit", "m.json"], 2, "--fit needs a recording"),
+        (["recording", "--fit", "./recording"], 2, "would be overwritten"),
+        (["--workload", "A", "--cost-model", "m.json", "--plot", "m.json"], 2, "would be overwritten"),
         (["x.rec", "--replay", "--fit", "m.json"], 2, "leave one of them out"),
         (["absent.rec"], 1, "cannot read absent.rec"),
         ([*QUICK, "--cost-model", "absent.json"], 1, "cannot read the cost model absent.json"),
