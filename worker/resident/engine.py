@@ -1,5 +1,6 @@
 """Runs step plans on a GPU without ever waiting for it: one upload of changes, one launch for a decode step, results read on another thread."""
 
+import gc
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -66,6 +67,8 @@ class ResidentEngine:
     def start(self, deliver: Deliver) -> None:
         """Give results to `deliver`, on another thread."""
         sys.setswitchinterval(SWITCH_SECONDS)
+        gc.collect()
+        gc.freeze()  # a collection that goes through all of torch's objects would hold up several steps
         self._results = Reader(self._parcels, deliver)
 
     def close(self) -> None:
@@ -100,6 +103,8 @@ class ResidentEngine:
             return False
         try:
             self._prepare(key)
+        except torch.OutOfMemoryError:
+            self._graphs.refuse(key, "no memory")
         except RuntimeError as error:
             raise DeviceError(str(error)) from error
         return True

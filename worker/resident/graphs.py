@@ -62,6 +62,11 @@ class Graphs:
         graph.replay()
         return out
 
+    def refuse(self, key: Key, why: str) -> None:
+        """Do without a graph for these steps from now on."""
+        log.warning("no graph of a step of %d rows, which stays eager: %s", key[0], why)
+        self._refused.add(key)
+
     def _capture(self, key: Key, step: Callable[[], Tensor]) -> tuple[torch.cuda.CUDAGraph, Tensor] | None:
         """Record a step without running it. None when that fails, for want of memory or otherwise: such steps stay eager."""
         graph = torch.cuda.CUDAGraph()
@@ -72,8 +77,7 @@ class Graphs:
             finally:
                 graph.capture_end()
         except RuntimeError as error:
-            log.warning("no graph of a step of %d rows, which stays eager: %s", key[0], str(error).splitlines()[0])
-            self._refused.add(key)
+            self.refuse(key, str(error).splitlines()[0])
             return None
         self._graphs[key] = graph, out
         return graph, out
