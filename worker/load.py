@@ -52,6 +52,17 @@ class LoadStopped(Exception):
     """The process was asked to end while it was loading."""
 
 
+def _device(name: str) -> torch.device:
+    """The device of that name, made current. Raises ValueError when this machine has none such."""
+    device = torch.device(name)
+    if device.type == "cuda":
+        count = torch.cuda.device_count()
+        if (device.index or 0) >= count:
+            raise ValueError(f"device {name!r} is not here: torch {torch.__version__} sees {count} CUDA devices; use --device cpu")
+        torch.cuda.set_device(device.index or 0)
+    return device
+
+
 def load_engine(args: WorkerArgs, reporter: Reporter, stopping: Callable[[], bool] = lambda: False) -> Engine:
     """Load the model and allocate its KV pool, reporting progress.
 
@@ -60,6 +71,7 @@ def load_engine(args: WorkerArgs, reporter: Reporter, stopping: Callable[[], boo
     began = time.perf_counter()
     if args.block_size < 1 or args.max_slots < 1 or args.max_step_tokens < 1:
         raise ValueError("block_size, max_slots and max_step_tokens must be at least 1")
+    device = _device(args.device)
     config = read_config(Path(args.model))
     log.info(
         "%s: %d layers, hidden %d, %d/%d heads of %d, vocabulary %d, context %d, rope %s with theta %g",
@@ -77,6 +89,5 @@ def load_engine(args: WorkerArgs, reporter: Reporter, stopping: Callable[[], boo
     decoder = _decoder(args, config, positions, progress)
     log.info("loaded %s in %.1f s", args.model, time.perf_counter() - began)
     reporter.phase(LOADING, "allocating KV memory", 1.0)
-    device = torch.device(args.device)
     cache = make_cache(config, resolve_dtype(args.dtype, device), args.kv_tokens, args.block_size, args.max_slots, positions, device)
     return Engine(decoder, cache, kernels_for(device), args.max_slots, positions // args.block_size, args.max_step_tokens)
