@@ -65,6 +65,18 @@ class LoadStopped(Exception):
     """The process was asked to end while it was loading."""
 
 
+def _device(name: str) -> torch.device:
+    """The device of that name, made current, with its number. Raises ValueError when this machine has none such."""
+    device = torch.device(name)
+    if device.type == "cuda":
+        count = torch.cuda.device_count()
+        if (device.index or 0) >= count:
+            raise ValueError(f"device {name!r} is not here: torch {torch.__version__} sees {count} CUDA devices; use --device cpu")
+        device = torch.device("cuda", device.index or 0)
+        torch.cuda.set_device(device)
+    return device
+
+
 @dataclass(frozen=True, kw_only=True)
 class Loaded:
     """A model on its device, for rows of at most `positions` tokens."""
@@ -85,7 +97,7 @@ def load_engine(args: WorkerArgs, reporter: Reporter, stopping: Callable[[], boo
     if found.device.type == "cuda":
         from worker.resident.load import make_resident  # needs Triton
 
-        return make_resident(found.decoder, found.kernels, args, found.dtype, found.positions)
+        return make_resident(found.decoder, found.kernels, args, found.dtype, found.device, found.positions)
     return waiting_engine(args, found)
 
 
@@ -104,6 +116,7 @@ def load_model(args: WorkerArgs, reporter: Reporter, stopping: Callable[[], bool
     began = time.perf_counter()
     if args.block_size < 1 or args.max_slots < 1 or args.max_step_tokens < 1:
         raise ValueError("block_size, max_slots and max_step_tokens must be at least 1")
+    device = _device(args.device)
     config = _config(args)
     log.info(
         "%s: %d layers, hidden %d, %d/%d heads of %d, vocabulary %d, context %d, rope %s with theta %g",
@@ -120,7 +133,6 @@ def load_model(args: WorkerArgs, reporter: Reporter, stopping: Callable[[], bool
     progress(0.0)
     decoder = _decoder(args, config, positions, progress)
     log.info("loaded %s in %.1f s", args.model_shape or args.model, time.perf_counter() - began)
-    device = torch.device(args.device)
     return Loaded(
         decoder=decoder, kernels=kernels_for(device), dtype=resolve_dtype(args.dtype, device), device=device, positions=positions
     )  # fmt: skip

@@ -59,6 +59,11 @@ def test_tokens_equal_the_reference(models: Path, monkeypatch: pytest.MonkeyPatc
         assert play(engine, steps) == expected
 
 
+def test_a_gpu_that_is_not_there(models: Path) -> None:
+    with pytest.raises(ValueError, match="use --device cpu"):
+        make_engine(models / "rand-byte", device="cuda:99")
+
+
 @pytest.mark.skipif(not GPU, reason="the interpreter multiplies bfloat16 wrongly")
 def test_bfloat16_is_the_default_and_close(models: Path) -> None:
     engine = make_engine(models / "rand-byte", device="cuda", kv_tokens=512)

@@ -10,10 +10,8 @@ from worker.resident.budget import make_cache, measure
 from worker.resident.engine import ResidentEngine
 
 
-def make_resident(decoder: Decoder, kernels: Kernels, args: WorkerArgs, dtype: torch.dtype, positions: int) -> ResidentEngine:
+def make_resident(decoder: Decoder, kernels: Kernels, args: WorkerArgs, dtype: torch.dtype, device: torch.device, positions: int) -> ResidentEngine:
     """An engine with as much KV memory as fits, on a stream of its own: the calling thread's from now on. Raises PoolError."""
-    device = torch.device("cuda", torch.device(args.device).index or 0)
-    torch.cuda.set_device(device)
     torch.cuda.synchronize(device)  # the weights were made on the default stream
     torch.cuda.set_stream(torch.cuda.Stream(device))
     shape = args.max_slots, positions // args.block_size, args.max_step_tokens
