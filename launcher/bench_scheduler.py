@@ -48,7 +48,7 @@ def text(report: dict[str, Any]) -> str:
     lines = [
         f"CPU time of one scheduler step: plan, result and both messages; {machine['cpu']}, run-ahead {report['run_ahead']}",
         "steady: every row decodes, one in sixteen needs a block; churn: in each step one row ends and one is admitted",
-        "a new block takes 12 bytes of a plan; the target of a steady plan is for the rest of it",
+        "a new block takes 12 bytes of a plan; the plan is also shown without them",
         "",
         aligned([COLUMNS, *(_row(run) for run in report["runs"])]),
     ]

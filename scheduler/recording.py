@@ -7,6 +7,7 @@ Two kinds. With tokens, `scheduler.replay` can run it again and must come to the
 prompts and answers it has a chain of keyed hashes, one for each whole unit of UNIT tokens, so that what began alike still does; the key is not kept.
 """
 
+import errno
 import os
 import struct
 import zlib
@@ -174,6 +175,8 @@ class Reader:
     """
 
     def __init__(self, path: str | Path) -> None:
+        if not Path(path).is_file():
+            raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
         self._file: BinaryIO = open(path, "rb")  # noqa: SIM115
         self._size = os.fstat(self._file.fileno()).st_size
         self._offset = 0

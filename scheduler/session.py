@@ -62,7 +62,7 @@ class Session:
         self._step = 0
         self._released: list[int] = []
         self._refused: Request | None = None
-        self._refused_at = (0, 0)
+        self._refused_at = 0
         self._decode = b""
 
     @property
@@ -91,8 +91,8 @@ class Session:
         if not self.slots.free:
             return "slot"
         pool = self.pool
-        room = (pool.blocks.free, pool.available)
-        if request is self._refused and room[0] <= self._refused_at[0] and room[1] <= self._refused_at[1]:
+        available = pool.available
+        if request is self._refused and available <= self._refused_at:
             return "blocks"
         path = pool.match(request.salt, request.tokens) if request.salt is not None else np.zeros(0, dtype=np.int32)
         if pool.born_in(path, self.next_step):
@@ -101,9 +101,12 @@ class Session:
         lacking = self.geometry.blocks_for(request.tokens.size) - path.size
         running = self.slots.state == RUNNING
         headroom = self.headroom.blocks((self.slots.limit - self.slots.length)[running]) if running.any() else 0
-        if lacking + headroom > pool.available or not pool.room(1):
+        if lacking + headroom > pool.available:
+            self._refused, self._refused_at = request, available
             pool.let_go(path)
-            self._refused, self._refused_at = request, room
+            return "blocks"
+        if not pool.room(1):  # until blocks that retire are free
+            pool.let_go(path)
             return "blocks"
         self._enter(request, path, composition)
         return ""

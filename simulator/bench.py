@@ -140,7 +140,7 @@ def _cost(ready: Ready, steps: int, rows: int, load: str) -> dict[str, Any]:
         "plan_bytes": {"median": int(np.median(sizes)), "max": max(sizes), "median_without_new_blocks": int(np.median(bare))},
         "target_bytes": limit,
         "time_ok": None if target is None else median <= target,
-        "bytes_ok": int(np.median(bare if load == "steady" else sizes)) <= limit,
+        "bytes_ok": int(np.median(sizes)) <= limit,
     }
 
 
