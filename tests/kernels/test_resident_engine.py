@@ -18,6 +18,7 @@ from worker.load import load_model
 from worker.memory import allocate
 from worker.plan import PlanError
 from worker.resident.engine import ResidentEngine
+from worker.resident.graphs import padded_sizes
 
 IDS = [(7 * i + 3) % 250 for i in range(40)]
 GREEDY = Row(slot=0, prompt=IDS[:9], blocks=[5, 0, 7])
@@ -51,6 +52,8 @@ def playing(models: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Playing]:
         monkeypatch.setattr("worker.load.kernels_for", lambda device: Triton)
         monkeypatch.setattr("kernels.reference.linear._can_pack", lambda weight: False)
         monkeypatch.setattr("worker.weights.FAST_ROWS", 1)
+    if GPU:
+        torch.cuda.set_stream(torch.cuda.Stream())  # graphs cannot be made on the default one
     args = worker_args(models / "rand-byte", kv_tokens=512, device=DEVICE.type, dtype="float32")
     found = load_model(args, SilentReporter())
     monkeypatch.undo()
@@ -142,5 +145,6 @@ def test_graphs_are_made_ahead_while_nothing_runs(playing: Playing) -> None:
     planner = Planner()
     while playing.engine.idle():
         pass
+    assert playing.engine.graphs >= len(padded_sizes(8))
     results = playing.play([planner.start(GREEDY), *(planner.plan(decode=[0]) for _ in range(5))])
     assert all(view_u8(result.status).tolist() == [OK] for result in results)

@@ -64,6 +64,11 @@ class ResidentEngine:
     def totals(self) -> Totals:
         return Totals() if self._results is None else self._results.totals
 
+    @property
+    def graphs(self) -> int:
+        """Kinds of decode steps that are one launch by now."""
+        return self._graphs.captured
+
     def start(self, deliver: Deliver) -> None:
         """Give results to `deliver`, on another thread."""
         sys.setswitchinterval(SWITCH_SECONDS)
