@@ -45,7 +45,7 @@ def add_place(parser: argparse.ArgumentParser) -> "argparse._ArgumentGroup":
     where.add_argument("--url", help="base URL of a server (default: the running cluster)")
     where.add_argument("--port", type=whole(1, 65535), help="the running cluster on this port, when there are several")
     where.add_argument("--start", action="store_true", help="start a private cluster, measure its cold start too, and stop it at the end")
-    where.add_argument("--start-args", default="", metavar="ARGS", help='arguments of `cluster start` for --start, such as --start-args="--threads 2"')
+    where.add_argument("--start-args", default="", metavar="ARGS", help='arguments of `cluster start` for --start, e.g. --start-args="--threads 2"')
     where.add_argument("--model", help="with --start the model to serve, else the name to ask for (default: the server's first)")
     return where
 
