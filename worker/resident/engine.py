@@ -206,12 +206,12 @@ class ResidentEngine:
     def _write(self, parcel: Parcel, pairs: list[I32], columns: Sequence[I32]) -> list[Tensor]:
         """Send everything up at once and apply the changes; gives the columns on the device."""
         changes = joined(pairs)
-        parcel.begun.record()
-        if not changes.size and not columns:
-            return []
-        words, *there = parcel.upload([changes, *columns])
-        if changes.size:
-            self._kernels.write_words(self._arena.words, words)
+        there: list[Tensor] = []
+        if changes.size or columns:
+            words, *there = parcel.upload([changes, *columns])
+            if changes.size:
+                self._kernels.write_words(self._arena.words, words)
+        parcel.begun.record()  # only now: a device that waits for the host is not at work
         return there
 
     # Steps
