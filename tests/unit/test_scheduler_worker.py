@@ -45,7 +45,7 @@ def test_rows_keep_their_place_and_their_prompt_length() -> None:
     keys = load(bench, 4)
     for _ in range(9):
         bench.step()
-    [late] = bench.admit(prompt_of(3), 2, priority=100)
+    [late] = bench.admit(prompt_of(3), 2)
     bench.worker.restart()
     bench.worker.plans.clear()
     bench.settle()
