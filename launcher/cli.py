@@ -98,7 +98,7 @@ def _add_start(start: argparse.ArgumentParser) -> None:
     add("--block-size", type=whole(1, 1024), default=16, metavar="N", help="tokens per KV block (16)")
     add("--max-slots", type=whole(1, 4096), metavar="N", help="sequences computed at once (64; on a GPU 256)")
     add("--max-step-tokens", type=whole(1, 65536), metavar="N", help="tokens computed in one step (512; on a GPU 8448)")
-    add("--chunk-tokens", type=whole(1, 65536), metavar="N", help="prompt tokens computed in one step (256; on a GPU 8192)")
+    add("--chunk-tokens", type=whole(1, 65536), metavar="N", help="prompt tokens computed in one step (128; on a GPU 8192)")
     add("--max-context", type=whole(2, 2**31 - 1), metavar="N", help="longest prompt plus answer, below the model's own limit")
     add("--max-queue", type=whole(1, 1_000_000), default=1024, metavar="N", help="requests that may wait (1024)")
     add("--max-queue-tokens", type=whole(1, 2**31 - 1), default=4_000_000, metavar="N", help="prompt tokens that may wait (4000000)")

@@ -58,7 +58,7 @@ def _add_machine(group: "argparse._ArgumentGroup") -> None:
     add("--blocks", type=whole(1, 2**24), metavar="N", help="KV blocks (8192)")
     add("--block-size", type=whole(1, 1024), metavar="N", help="tokens per KV block (16)")
     add("--max-step-tokens", type=whole(1, 2**20), metavar="N", help="tokens computed in one step (512)")
-    add("--chunk-tokens", type=whole(1, 2**20), metavar="N", help="prompt tokens computed in one step (256)")
+    add("--chunk-tokens", type=whole(1, 2**20), metavar="N", help="prompt tokens computed in one step (128)")
     add("--max-context", dest="context", type=whole(2, 2**20), metavar="N", help="longest prompt plus answer (32768)")
     add("--run-ahead", type=whole(1, 8), metavar="N", help="plans in flight at once (2)")
     add("--prefix-cache", choices=["on", "off"], help="whether prompts that begin alike share what was computed (on)")

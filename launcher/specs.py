@@ -40,7 +40,7 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
     block_size: int = 16
     max_slots: int = 64
     max_step_tokens: int = 512
-    chunk_tokens: int = 256
+    chunk_tokens: int = 128
     max_context: int | None = None
     max_queue: int = 1024
     max_queue_tokens: int = 4_000_000

@@ -22,7 +22,7 @@ class SchedulerArgs(ProcessArgs, frozen=True, kw_only=True):
     tokenizers: list[str]
     worker: str = "worker0"
     max_context: int | None = None
-    chunk_tokens: int = 256
+    chunk_tokens: int = 128
     max_queue: int = 1024
     max_queue_tokens: int = 4_000_000
     run_ahead: Annotated[int, msgspec.Meta(ge=1, le=64)] = 2

@@ -34,7 +34,7 @@ class Machine:
     blocks: int = 8192
     block_size: int = 16
     max_step_tokens: int = 512
-    chunk_tokens: int = 256
+    chunk_tokens: int = 128
     context: int = 32_768
     run_ahead: int = 2
     prefix_cache: bool = True
