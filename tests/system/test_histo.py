@@ -61,7 +61,11 @@ SETTINGS = [
 ]
 
 
-@pytest.fixture(scope="module", params=SETTINGS, ids=str)
+QUICK = {0, 1, 5, 7, 8}  # every size, both caches and pools, every depth; the slow tests have every pair of them
+CASES = [pytest.param(setting, marks=[] if number in QUICK else [pytest.mark.slow], id=str(setting)) for number, setting in enumerate(SETTINGS)]
+
+
+@pytest.fixture(scope="module", params=CASES)
 def served(models: Path, request: pytest.FixtureRequest) -> Iterator[tuple[Cluster, Setting]]:
     with running_cluster(models / "histo-byte", *request.param.options) as running:
         yield running, request.param
