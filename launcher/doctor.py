@@ -17,6 +17,7 @@ import msgspec
 
 from launcher import models, rundir
 from launcher.errors import APP_ROOT, LauncherError, program
+from launcher.machine import cores
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 GIB = 1 << 30
@@ -110,14 +111,13 @@ def check_torch() -> list[Finding]:
 
 
 def check_cpu() -> list[Finding]:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     flags: set[str] = set()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.is_file():
         line = next((line for line in cpuinfo.read_text().splitlines() if line.startswith(("flags", "Features"))), "")
         flags = set(line.partition(":")[2].split())
     known = [name for flag, name in USEFUL_ISA.items() if flag in flags]
-    text = f"{cores} cores for this process, {platform.machine()}" + (f", {', '.join(known)}" if known else "")
+    text = f"{cores()} cores for this process, {platform.machine()}" + (f", {', '.join(known)}" if known else "")
     if platform.machine() in {"x86_64", "AMD64"} and flags and "avx2" not in flags:
         return [Finding("cpu", WARN, text, "without AVX2 answers will be slow")]
     return [Finding("cpu", OK, text)]

@@ -16,12 +16,17 @@ def machine() -> dict[str, Any]:
 
     return {
         "cpu": cpu_name(),
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": cores(),
         "memory_gib": round(psutil.virtual_memory().total / (1 << 30), 1),
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
         "torch": _version("torch"),
     }
+
+
+def cores() -> int:
+    """CPU cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def cpu_name() -> str:

@@ -18,6 +18,7 @@ import msgspec
 from launcher import models
 from launcher.display import Event, PipeAudience, TerminalAudience, status_key
 from launcher.errors import APP_ROOT, LauncherError
+from launcher.machine import cores
 from launcher.progress import StatusLine
 from launcher.rundir import LOG, ClusterInfo, RunDir, belongs_to_cluster
 from launcher.sizes import sizes_from
@@ -104,11 +105,11 @@ def _new_recording(name: str | None, tokens: bool) -> str | None:
 
 def _threads(asked: int) -> int:
     """As many as asked for, but not more than there are cores for this process."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if asked <= cores:
+    most = cores()
+    if asked <= most:
         return asked
-    print(f"warning: --threads {asked} is over the {cores} cores of this process; using {cores}", file=sys.stderr)
-    return cores
+    print(f"warning: --threads {asked} is over the {most} cores of this process; using {most}", file=sys.stderr)
+    return most
 
 
 def free_port(host: str, port: int) -> int:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from scheduler.epochs import Epochs
-from scheduler.errors import InvariantError
+from scheduler.errors import InvariantError, require
 from scheduler.geometry import Geometry
 from transport.columns import I32, I64
 
@@ -114,6 +114,4 @@ class Blocks:
             "retiring blocks do not add up": self.retiring == sum(blocks.size for blocks in retiring),
             "a row's capacity is not that of its blocks": not (self.capacity != self.count * self._geometry.block_size).any(),
         }
-        problems = [sentence for sentence, holds in facts.items() if not holds]
-        if problems:
-            raise InvariantError(problems)
+        require(facts)

@@ -16,7 +16,7 @@ from messages.tokens import FINISH_END_TOKEN, FINISH_ERROR, FINISH_LENGTH, Refus
 from scheduler.args import SchedulerArgs
 from scheduler.delivery import Delivery, Logprobs, Sampled, failure, read_result
 from scheduler.door import Door
-from scheduler.errors import ContractError, InvariantError
+from scheduler.errors import ContractError, InvariantError, require
 from scheduler.explain import Scene, explain
 from scheduler.finish import finish_of
 from scheduler.geometry import Geometry, geometry_of
@@ -192,9 +192,7 @@ class Engine:
             "live keys are not running or waiting, exactly one": not running & waiting and running | waiting == set(self._live),
             "counters do not add up": self.tally.counts["accepted"] == self.tally.ended + len(self._live),
         }
-        problems = [sentence for sentence, holds in facts.items() if not holds]
-        if problems:
-            raise InvariantError(problems)
+        require(facts)
 
     # Requests
 

@@ -11,3 +11,10 @@ class InvariantError(RuntimeError):
     def __init__(self, problems: list[str]) -> None:
         super().__init__("; ".join(problems))
         self.problems = problems
+
+
+def require(facts: dict[str, bool]) -> None:
+    """Raises InvariantError with those sentences that say what is wrong: each is a key whose value says that it is not so."""
+    problems = [sentence for sentence, holds in facts.items() if not holds]
+    if problems:
+        raise InvariantError(problems)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler.blocks import Blocks, Columns
-from scheduler.errors import InvariantError
+from scheduler.errors import require
 from scheduler.geometry import Geometry
 from scheduler.prefix import Parent, PrefixTree
 from scheduler.tally import Tally
@@ -212,6 +212,4 @@ class Pool:
                 if isinstance(node, int)
             ),
         }
-        problems = [sentence for sentence, holds in facts.items() if not holds]
-        if problems:
-            raise InvariantError(problems)
+        require(facts)

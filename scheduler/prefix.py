@@ -4,7 +4,7 @@ import heapq
 
 import numpy as np
 
-from scheduler.errors import InvariantError
+from scheduler.errors import require
 from transport.columns import I32, I64
 
 Parent = int | str
@@ -136,6 +136,4 @@ class PrefixTree:
                 (int(self._stamp[node]), node) in offered for node in self._key_of if not self._refs[node] and not children[node]
             ),
         }
-        problems = [sentence for sentence, holds in facts.items() if not holds]
-        if problems:
-            raise InvariantError(problems)
+        require(facts)

@@ -12,7 +12,7 @@ import numpy as np
 from messages.plan import StepPlan
 from scheduler.args import SchedulerArgs
 from scheduler.blocks import Columns
-from scheduler.errors import InvariantError
+from scheduler.errors import InvariantError, require
 from scheduler.geometry import Geometry
 from scheduler.headroom import Headroom
 from scheduler.plan import Chunk, Composition, admissions, appends, copies, prefills
@@ -287,6 +287,4 @@ class Session:
             "a slot to be released is in use": not self.slots.state[self._released].any(),
             "a prefilling row is not": all(self.slots.requests[slot] is not None and not self.slots.decoding[slot] for slot in self.prefilling),
         }
-        problems = [sentence for sentence, holds in facts.items() if not holds]
-        if problems:
-            raise InvariantError(problems)
+        require(facts)

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler.epochs import Epochs
-from scheduler.errors import InvariantError
+from scheduler.errors import require
 from scheduler.geometry import Geometry
 from scheduler.requests import Request
 from transport.columns import I32, I64
@@ -114,6 +114,4 @@ class Slots:
             "a row is planned too far ahead": not (running & (self.planned >= self.length + run_ahead)).any(),
             "a row decodes before its prefill": np.array_equal(self.decoding, running & (self.planned >= self.target)),
         }
-        problems = [sentence for sentence, holds in facts.items() if not holds]
-        if problems:
-            raise InvariantError(problems)
+        require(facts)

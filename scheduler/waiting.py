@@ -3,7 +3,7 @@
 from bisect import bisect_left, insort
 from collections.abc import Callable
 
-from scheduler.errors import InvariantError
+from scheduler.errors import require
 from scheduler.requests import WAITING, Request
 from scheduler.shares import Shares
 
@@ -117,6 +117,4 @@ class Waiting:
                 request.tenant == tenant and not request.ran for tenant, line in self._lines.items() for _, _, request in line
             ),
         }
-        problems = [sentence for sentence, holds in facts.items() if not holds]
-        if problems:
-            raise InvariantError(problems)
+        require(facts)

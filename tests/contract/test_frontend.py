@@ -6,7 +6,7 @@ import struct
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -22,23 +22,6 @@ CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "A"}]}
 CHAT_PATH = "/v1/chat/completions"
 TEXT_PATH = "/v1/completions"
 Pair = tuple[Frontend, Peers]
-
-
-@pytest.fixture(scope="module")
-def shared() -> Iterator[Pair]:
-    with tempfile.TemporaryDirectory(prefix="pw-") as folder, running(Path(folder)) as pair:
-        yield pair
-
-
-@pytest.fixture
-def ready(shared: Pair) -> Pair:
-    """A ready frontend that other tests use too, its tokenizer saying 'Hello world'."""
-    frontend, peers = shared
-    peers.script = say("Hello", " world")
-    frontend.wait_metric("frontend_live_sequences", 0)
-    while not peers.received.empty():
-        peers.received.get_nowait()
-    return shared
 
 
 def refuse(status: int, code: str, started: bool = False) -> Any:

@@ -1,10 +1,9 @@
 """Requests explained and cancelled by their names, over the frontend's real sockets."""
 
 import json
-import tempfile
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,28 +12,12 @@ import pytest
 from messages.explain import DECODE, MAX_KEYS, SLOT, WAITING, Explain, Explained, Standing
 from messages.request import Cancel, Generate
 from messages.text import Ended, FromTokenizer, Problem, Started, TextDelta
-from tests.support.frontend_peers import Frontend, Message, Peers, Script, cluster_state, running, say, silent
+from tests.support.frontend_peers import Frontend, Message, Peers, Script, cluster_state, running, silent
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "A"}]}
 CHAT_PATH = "/v1/chat/completions"
 TEXT_PATH = "/v1/completions"
 Pair = tuple[Frontend, Peers]
-
-
-@pytest.fixture(scope="module")
-def shared() -> Iterator[Pair]:
-    with tempfile.TemporaryDirectory(prefix="pw-") as folder, running(Path(folder)) as pair:
-        yield pair
-
-
-@pytest.fixture
-def ready(shared: Pair) -> Pair:
-    frontend, peers = shared
-    peers.script = say("Hello", " world")
-    frontend.wait_metric("frontend_live_sequences", 0)
-    while not peers.received.empty():
-        peers.received.get_nowait()
-    return shared
 
 
 class Client:
