@@ -222,7 +222,7 @@ def _counters(device: torch.device) -> Tensor:
 
 def settings_for(rows: int) -> Settings:
     """The settings measured best (bench/GPU.md)."""
-    return Settings(32, 4, 16, False) if rows <= 2 else Settings(64, 2, 16, True)
+    return Settings(16, 1, 32, False) if rows <= 2 else Settings(64, 4, 16, True)
 
 
 def rope_decode(
