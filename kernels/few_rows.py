@@ -10,7 +10,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.gemv import pieces
 from kernels.launch import launch, power_of_two, trigger, wait
 from kernels.mlp import silu
 
@@ -116,6 +115,12 @@ def _few(
     if GATED:
         y = silu(y) * (_dot(up_w, x, PIECES) * up_scale[:, None])
     tl.store(target, (y + bias[:, None] + start).to(out_ptr.dtype.element_ty), mask=there)
+
+
+def pieces(columns: int) -> tuple[int, int]:
+    """How a row of the weight is cut: size (a power of two) and number of its pieces; only a single piece may be padded."""
+    size = min(2048, columns & -columns)
+    return (size, columns // size) if size >= 512 else (power_of_two(columns), 1)
 
 
 def settings_for(columns: int, depth: int, gated: bool) -> Settings:
