@@ -48,7 +48,7 @@ def _weights(
         if EVEN:
             tiles = _with(tiles, tl.load(cell))
         else:
-            tiles = _with(tiles, tl.load(cell, mask=(row < N)[:, None] & (piece * PIECE + column < K)[None, :], other=0))
+            tiles = _with(tiles, tl.load(cell, mask=(row < N)[:, None] & (piece * PIECE + column < K)[None, :], other=0.0))
     return tiles
 
 
@@ -58,7 +58,7 @@ def _row(x_ptr: tl.tensor, K: tl.constexpr, PIECE: tl.constexpr, PIECES: tl.cons
     blocks = _none()
     for piece in tl.static_range(PIECES):
         column = piece * PIECE + tl.arange(0, PIECE)
-        blocks = _with(blocks, tl.load(x_ptr + column, mask=column < K, other=0))
+        blocks = _with(blocks, tl.load(x_ptr + column, mask=column < K, other=0.0))
     return blocks
 
 
