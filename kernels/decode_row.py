@@ -16,22 +16,20 @@ from kernels.attention import AttentionBatch, attend
 from kernels.launch import LOG2E, launch, power_of_two, trigger, wait
 from kernels.rope_kv import rope_kv
 
-MOST_ROWS = 8
+MOST_ROWS = 2
+"""With more rows the time of a program counts, not the way from one kernel to the next: the separate kernels are faster (bench/GPU.md)."""
 MOST_COUNTERS = 4096
-GROUP = tl.constexpr(16)
-"""Query heads of a matrix product; those past a group's own are padding."""
 STEP = ["table_stride", "splits", "window"]
 COLUMNS = ["slot_ptr", "position_ptr"]
 """Arguments that change from step to step: no kernel is compiled for their value or their alignment."""
 
 
 class Settings(NamedTuple):
-    """Tuning: keys of a tile, warps, most shares of a row, and whether a program takes all query heads of a key head, on the tensor cores."""
+    """Tuning: keys of a tile, warps, and most shares of a row."""
 
-    tile: int
-    warps: int
-    splits: int
-    grouped: bool
+    tile: int = 16
+    warps: int = 1
+    shares: int = 32
 
 
 @triton.jit
@@ -46,12 +44,11 @@ def _share(position: tl.tensor, split: tl.tensor, splits: tl.tensor, window: tl.
 
 @triton.jit
 def _tile(
-    k_ptr: tl.tensor, v_ptr: tl.tensor, blocks_ptr: tl.tensor, token: tl.tensor, old: tl.tensor, kv_head: tl.tensor, column: tl.tensor,
+    k_ptr: tl.tensor, v_ptr: tl.tensor, block: tl.tensor, token: tl.tensor, old: tl.tensor, kv_head: tl.tensor, column: tl.tensor,
     K: tl.constexpr, D: tl.constexpr, P: tl.constexpr,
 ) -> Any:  # fmt: skip
     """Keys and values [BN, WIDTH] of the tokens that are `old`; not from the first-level cache, which may hold what earlier steps read."""
-    block = tl.load(blocks_ptr + token // P, mask=old, other=0, cache_modifier=".cg").to(tl.int64)
-    cell = ((block * K + kv_head) * P + token % P)[:, None] * D + column[None, :]
+    cell = ((block.to(tl.int64) * K + kv_head) * P + token % P)[:, None] * D + column[None, :]
     there = old[:, None] & (column < D)[None, :]
     k = tl.load(k_ptr + cell, mask=there, other=0.0, cache_modifier=".cg")
     return k, tl.load(v_ptr + cell, mask=there, other=0.0, cache_modifier=".cg")
@@ -66,39 +63,26 @@ def _gamma(norm_ptr: tl.tensor, column: tl.tensor, inside: tl.tensor, NORM: tl.c
 @triton.jit
 def _turn(
     x_ptr: tl.tensor, column: tl.tensor, mate: tl.tensor, inside: tl.tensor, gamma: tl.tensor, mate_gamma: tl.tensor, cos: tl.tensor, sin: tl.tensor,
-    eps: tl.tensor, D: tl.constexpr, AXIS: tl.constexpr, NORM: tl.constexpr,
+    eps: tl.tensor, D: tl.constexpr, NORM: tl.constexpr,
 ) -> Any:  # fmt: skip
-    """Heads at `x_ptr` + `column`, whose other halves are at `mate`, normed if NORM and rotated; of the type of x."""
+    """The head at `x_ptr` + `column`, whose other half is at `mate`, normed if NORM and rotated; of the type of x."""
     x = tl.load(x_ptr + column, mask=inside, other=0.0).to(tl.float32)
     other = tl.load(x_ptr + mate, mask=inside, other=0.0).to(tl.float32)
     if NORM:
-        inverse = tl.rsqrt(tl.sum(x * x, AXIS, keep_dims=True) / D + eps)
+        inverse = tl.rsqrt(tl.sum(x * x, 0) / D + eps)
         x = x * inverse * gamma
         other = other * inverse * mate_gamma
     return (x * cos + other * sin).to(x_ptr.dtype.element_ty)
 
 
 @triton.jit
-def _fold(
-    q: tl.tensor, k: tl.tensor, v: tl.tensor, old: tl.tensor, scale: tl.tensor, best: tl.tensor, total: tl.tensor, mixed: tl.tensor,
-    GROUPED: tl.constexpr,
-) -> Any:  # fmt: skip
-    """The online softmax over one more tile: for one head q [WIDTH], or for [GROUP, WIDTH]."""
-    if GROUPED:
-        score = tl.where(old[None, :], tl.dot(q, tl.trans(k), input_precision="ieee") * scale, float("-inf"))
-        higher = tl.maximum(best, tl.max(score, 1))
-        weight = tl.exp2(score - higher[:, None])
-        shrink = tl.exp2(best - higher)
-        mixed = tl.dot(weight.to(v.dtype), v, mixed * shrink[:, None], input_precision="ieee")
-        total = total * shrink + tl.sum(weight, 1)
-    else:
-        score = tl.where(old, tl.sum(k.to(tl.float32) * q.to(tl.float32)[None, :], 1) * scale, float("-inf"))
-        higher = tl.maximum(best, tl.max(score, 0))
-        weight = tl.exp2(score - higher)
-        shrink = tl.exp2(best - higher)
-        mixed = mixed * shrink + tl.sum(weight[:, None] * v.to(tl.float32), 0)
-        total = total * shrink + tl.sum(weight, 0)
-    return higher, total, mixed
+def _fold(q: tl.tensor, k: tl.tensor, v: tl.tensor, old: tl.tensor, scale: tl.tensor, best: tl.tensor, total: tl.tensor, mixed: tl.tensor) -> Any:
+    """The online softmax over one more tile of keys that are `old`."""
+    score = tl.where(old, tl.sum(k.to(tl.float32) * q.to(tl.float32)[None, :], 1) * scale, float("-inf"))
+    higher = tl.maximum(best, tl.max(score, 0))
+    weight = tl.exp2(score - higher)
+    shrink = tl.exp2(best - higher)
+    return higher, total * shrink + tl.sum(weight, 0), mixed * shrink + tl.sum(weight[:, None] * v.to(tl.float32), 0)
 
 
 @triton.jit
@@ -124,91 +108,64 @@ def _row(
     out_ptr: tl.tensor, part_ptr: tl.tensor, weight_ptr: tl.tensor, counter_ptr: tl.tensor, table_ptr: tl.tensor, slot_ptr: tl.tensor,
     position_ptr: tl.tensor, table_stride: tl.tensor, splits: tl.tensor, window: tl.tensor, eps: tl.tensor, scale: tl.tensor,
     H: tl.constexpr, K: tl.constexpr, D: tl.constexpr, P: tl.constexpr, WIDTH: tl.constexpr, BN: tl.constexpr, SPLITS: tl.constexpr,
-    GROUPED: tl.constexpr, NORM: tl.constexpr, WINDOW: tl.constexpr, PDL: tl.constexpr,
+    NORM: tl.constexpr, WINDOW: tl.constexpr, PDL: tl.constexpr,
 ) -> None:  # fmt: skip
-    """One share of a row for one query head, or if GROUPED for those of one key head. Some program of each head waits, so the kernel does."""
+    """One share of a row for one query head. Programs without a share do not wait, but one of every head does and so the kernel."""
     trigger(PDL)
-    G: tl.constexpr = H // K
-    split = tl.program_id(1)
     row = tl.program_id(2).to(tl.int64)
-    kv_head = tl.program_id(0) if GROUPED else tl.program_id(0) // G
+    head = tl.program_id(0)
+    kv_head = head // (H // K)
     position = tl.load(position_ptr + row, cache_modifier=".cg")
-    low, begin, end, parts = _share(position, split, splits, window, WINDOW, BN)
-    if split >= parts:
+    low, begin, end, parts = _share(position, tl.program_id(1), splits, window, WINDOW, BN)
+    if tl.program_id(1) >= parts:
         return
+    newest = end == position // BN + 1
     blocks_ptr = table_ptr + tl.load(slot_ptr + row, cache_modifier=".cg").to(tl.int64) * table_stride
     column = tl.arange(0, WIDTH)
-    key = tl.arange(0, BN)
-    token = begin * BN + key
+    token = begin * BN + tl.arange(0, BN)
     old = (token < position) & (token >= low)
-    k, v = _tile(k_ptr, v_ptr, blocks_ptr, token, old, kv_head, column, K, D, P)
+    k, v = _tile(k_ptr, v_ptr, tl.load(blocks_ptr + token // P, mask=old, other=0, cache_modifier=".cg"), token, old, kv_head, column, K, D, P)
+    token += BN
+    following = tl.load(blocks_ptr + token // P, mask=(token < position) & (begin + 1 < end), other=0, cache_modifier=".cg")
+    block = tl.load(blocks_ptr + position // P, cache_modifier=".cg").to(tl.int64)
     inside = column < D
     mate = tl.where(column < D // 2, column + D // 2, column - D // 2)
     cos = tl.load(cos_ptr + position.to(tl.int64) * D + column, mask=inside, other=0.0).to(tl.float32)
     sin = tl.load(sin_ptr + position.to(tl.int64) * D + column, mask=inside, other=0.0).to(tl.float32)
     q_gamma, q_mate = _gamma(q_norm_ptr, column, inside, NORM), _gamma(q_norm_ptr, mate, inside, NORM)
     k_gamma, k_mate = _gamma(k_norm_ptr, column, inside, NORM), _gamma(k_norm_ptr, mate, inside, NORM)
-    block = tl.load(blocks_ptr + position // P, cache_modifier=".cg").to(tl.int64)
     wait(PDL)
     x_ptr = qkv_ptr + row * (H + 2 * K) * D
-    new_k = _turn(x_ptr + (H + kv_head) * D, column, mate, inside, k_gamma, k_mate, cos, sin, eps, D, 0, NORM)
+    q = _turn(x_ptr + head * D, column, mate, inside, q_gamma, q_mate, cos, sin, eps, D, NORM)
+    new_k = _turn(x_ptr + (H + kv_head) * D, column, mate, inside, k_gamma, k_mate, cos, sin, eps, D, NORM)
     new_v = tl.load(x_ptr + (H + K + kv_head) * D + column, mask=inside, other=0.0)
-    first = kv_head * G if GROUPED else tl.program_id(0)
-    if GROUPED:
-        member = tl.arange(0, GROUP)[:, None]
-        heads = (member < G) & inside[None, :]
-        if NORM:
-            q_gamma, q_mate = q_gamma[None, :], q_mate[None, :]
-        q = _turn(x_ptr + (first + member) * D, column[None, :], mate[None, :], heads, q_gamma, q_mate, cos[None, :], sin[None, :], eps, D, 1, NORM)
-        score = tl.sum(q.to(tl.float32) * new_k.to(tl.float32)[None, :], 1)
-        fresh = tl.zeros([GROUP, WIDTH], tl.float32) + new_v.to(tl.float32)[None, :]
-    else:
-        heads = inside
-        q = _turn(x_ptr + first * D, column, mate, inside, q_gamma, q_mate, cos, sin, eps, D, 0, NORM)
-        score = tl.sum(q.to(tl.float32) * new_k.to(tl.float32), 0)
-        fresh = new_v.to(tl.float32)
     scale *= LOG2E
-    newest = split == parts - 1
-    best = tl.where(newest, score * scale, float("-inf"))
-    total = tl.where(newest, tl.zeros_like(score) + 1.0, 0.0)
-    mixed = tl.where(newest, fresh, 0.0)
-    if newest & (first % G == 0):
+    best = tl.where(newest, tl.sum(q.to(tl.float32) * new_k.to(tl.float32), 0) * scale, float("-inf"))
+    total = tl.where(newest, 1.0, 0.0)
+    mixed = tl.where(newest, new_v.to(tl.float32), 0.0)
+    if newest & (head % (H // K) == 0):
         cell = ((block * K + kv_head) * P + position % P) * D + column
         tl.store(k_ptr + cell, new_k, mask=inside)
         tl.store(v_ptr + cell, new_v, mask=inside)
-    best, total, mixed = _fold(q, k, v, old, scale, best, total, mixed, GROUPED)
-    for _ in range(begin + 1, end):
-        token += BN
+    best, total, mixed = _fold(q, k, v, old, scale, best, total, mixed)
+    for tile in range(begin + 1, end):
         old = token < position
-        k, v = _tile(k_ptr, v_ptr, blocks_ptr, token, old, kv_head, column, K, D, P)
-        best, total, mixed = _fold(q, k, v, old, scale, best, total, mixed, GROUPED)
-    head = row * H + first
-    if GROUPED:
-        at = (head + member) * D + column[None, :]
-        part = (head + tl.arange(0, GROUP)) * splits + split
-        share_at = part[:, None] * D + column[None, :]
-        result = mixed / total[:, None]
-    else:
-        at = head * D + column
-        part = head * splits + split
-        share_at = part * D + column
-        result = mixed / total
+        k, v = _tile(k_ptr, v_ptr, following, token, old, kv_head, column, K, D, P)
+        token += BN
+        following = tl.load(blocks_ptr + token // P, mask=(token < position) & (tile + 1 < end), other=0, cache_modifier=".cg")
+        best, total, mixed = _fold(q, k, v, old, scale, best, total, mixed)
+    result = row * H + head
     if parts == 1:
-        tl.store(out_ptr + at, result.to(out_ptr.dtype.element_ty), mask=heads)
+        tl.store(out_ptr + result * D + column, (mixed / total).to(out_ptr.dtype.element_ty), mask=inside)
     else:
-        tl.store(part_ptr + share_at, mixed, mask=heads)
-        if GROUPED:
-            tl.store(weight_ptr + part * 2, best, mask=tl.arange(0, GROUP) < G)
-            tl.store(weight_ptr + part * 2 + 1, total, mask=tl.arange(0, GROUP) < G)
-        else:
-            tl.store(weight_ptr + part * 2, best)
-            tl.store(weight_ptr + part * 2 + 1, total)
+        part = result * splits + tl.program_id(1)
+        tl.store(part_ptr + part * D + column, mixed, mask=inside)
+        tl.store(weight_ptr + part * 2, best)
+        tl.store(weight_ptr + part * 2 + 1, total)
         tl.debug_barrier()
-        counter = counter_ptr + row * tl.num_programs(0) + tl.program_id(0)
-        if tl.atomic_add(counter, 1, sem="acq_rel") == parts - 1:
-            for each in tl.static_range(G if GROUPED else 1):
-                _merge(part_ptr, weight_ptr, out_ptr, head + each, splits, parts, column, D, SPLITS)
-            tl.store(counter, 0)
+        if tl.atomic_add(counter_ptr + result, 1, sem="acq_rel") == parts - 1:
+            _merge(part_ptr, weight_ptr, out_ptr, result, splits, parts, column, D, SPLITS)
+            tl.store(counter_ptr + result, 0)
 
 
 @functools.cache
@@ -218,11 +175,6 @@ def _counters(device: torch.device) -> Tensor:
     The first call must not be part of a captured graph, whose memory they would be.
     """
     return torch.zeros(MOST_COUNTERS, dtype=torch.int32, device=device)
-
-
-def settings_for(rows: int) -> Settings:
-    """The settings measured best (bench/GPU.md)."""
-    return Settings(16, 1, 32, False) if rows <= 2 else Settings(64, 4, 16, True)
 
 
 def rope_decode(
@@ -244,18 +196,18 @@ def rope_decode(
     """
     rows, heads, size = out_RHD.shape
     _, kv_heads, block_size, _ = k_cache.shape
-    chosen = settings or settings_for(rows)
+    chosen = settings or Settings()
     span = batch.longest if batch.window is None else min(batch.longest, batch.window + chosen.tile)
-    splits = max(1, min(chosen.splits, triton.cdiv(span, chosen.tile)))
+    splits = max(1, min(chosen.shares, triton.cdiv(span, chosen.tile)))
     parts = qkv_RN.new_empty(rows * heads * splits * (size + 2), dtype=torch.float32)
     weights = parts[rows * heads * splits * size :]
     q_norm, k_norm = (None, None) if norms is None else norms
     launch(
-        _row, (kv_heads if chosen.grouped else heads, splits, rows), rows,
+        _row, (heads, splits, rows), rows,
         qkv_RN, q_norm, k_norm, *rope, k_cache, v_cache, out_RHD, parts, weights, _counters(qkv_RN.device),
         batch.table, batch.slot, batch.position, batch.table.stride(0), splits, batch.window or 0, eps, scale,
         H=heads, K=kv_heads, D=size, P=block_size, WIDTH=power_of_two(size), BN=chosen.tile, SPLITS=power_of_two(splits),
-        GROUPED=chosen.grouped, NORM=norms is not None, WINDOW=batch.window is not None, num_warps=chosen.warps, num_stages=1,
+        NORM=norms is not None, WINDOW=batch.window is not None, num_warps=chosen.warps, num_stages=1,
     )  # fmt: skip
 
 

@@ -14,6 +14,8 @@ from torch import Tensor
 from kernels.launch import launch, power_of_two, trigger, wait
 from kernels.mlp import silu
 
+MANY_ROWS = 32_768
+"""Rows of the weight of a head."""
 SMALLEST_COLUMNS = 256
 WARP_COLUMNS = 256
 """Elements that a warp loads at once, 16 bytes a thread: with one such piece after the other all sums but one are part of a multiplication."""
@@ -146,16 +148,25 @@ def pieces(columns: int, warps: int) -> tuple[int, int]:
 
 
 def settings_for(count: int, rows: int, columns: int, gated: bool) -> Settings:
-    """Rows of the weight and warps of a program for `count` rows of input: 32 to 128 elements of the weight for a thread (bench/GPU.md)."""
-    if count > 1:  # sums across warps would have to be made for each
+    """Rows of the weight and warps of a program for `count` rows of input, the best in whole steps (bench/GPU.md).
+
+    64 to 128 elements of the weight for a thread, and as few warps as that allows: a sum across warps takes longer than one within.
+    """
+    if count > 1:
+        if columns in (1024, 3072) and not gated:
+            return Settings(8, 4) if columns == 1024 else Settings(4, 4)
         fitting = 4096 // (columns * (2 if gated else 1))
         return Settings(8 if fitting >= 8 else 4 if fitting >= 4 else 2 if fitting >= 2 else 1, 1)
+    if rows > MANY_ROWS:
+        return Settings(8, 8) if columns < 4096 else Settings(2, 8)
     if columns <= 1024:
-        return Settings(2, 2) if gated else Settings(4, 4) if rows > 32_768 else Settings(8, 8)
+        return Settings(4, 2)
+    if columns <= 2048:
+        return Settings(2, 2) if gated else Settings(4, 2)
     if columns < 4096:
-        return Settings(2 if gated else 4, 4)
+        return Settings(2, 4) if gated else Settings(2, 1)
     if columns == 4096:
-        return Settings(2, 4 if gated else 8)
+        return Settings(1, 4) if gated else Settings(2, 2 if rows > 4096 else 4)
     return Settings(4 if columns <= 8192 else 2, 8)
 
 

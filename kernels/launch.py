@@ -15,8 +15,6 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 LOG2E = tl.constexpr(1.4426950408889634)
 MOST_DEPENDENT_ROWS = 2
-NOT, EARLY, LATE = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
-"""How a kernel depends on the one before it: fully; it lets the next one start at once; or when its own wait is over."""
 NEVER = 1 << 30
 """In place of the rows of a step, for kernels that are never launched so: grids of about as many programs as there are multiprocessors."""
 
@@ -33,18 +31,16 @@ def dependent_launch(rows: int) -> bool:
 
 @triton.jit
 def trigger(PDL: tl.constexpr) -> None:
-    """Let the next kernel start if this one is EARLY; it waits by itself for this one's results."""
-    if PDL == EARLY:
+    """Let the next kernel start; it waits by itself for this one's results."""
+    if PDL:
         gdc_launch_dependents()
 
 
 @triton.jit
 def wait(PDL: tl.constexpr) -> None:
-    """Wait for the results of all kernels before this one, then let the next kernel start if this one is LATE."""
-    if PDL != NOT:
+    """Wait for the results of all kernels before this one."""
+    if PDL:
         gdc_wait()
-        if PDL == LATE:
-            gdc_launch_dependents()
 
 
 def launch(kernel: Any, grid: tuple[int, ...], rows: int, *arguments: Any, **settings: Any) -> None:
