@@ -31,7 +31,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def build_parser(command: str | None = None) -> argparse.ArgumentParser:
-    """All commands. Options of `bench` and `simulate`, whose modules are slow to import, only for that `command`, or for None."""
+    """All commands. Options of `bench`, `simulate` and `trace`, whose modules are slow to import, only for that `command`, or for None."""
     parser = argparse.ArgumentParser(prog=program(), description="Serve a language model over an OpenAI-compatible HTTP API.")
     parser.add_argument("--version", action="version", version=f"pagewire {VERSION}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
@@ -44,6 +44,10 @@ def build_parser(command: str | None = None) -> argparse.ArgumentParser:
     simulate = _command(commands, "simulate", "launcher.simulate", "run the scheduler on a virtual clock: a workload, or a recording of a cluster")
     if command in (None, "simulate"):
         importlib.import_module("launcher.simulate").add_arguments(simulate)
+    trace = commands.add_parser("trace", help="read a trace made with --trace FILE").add_subparsers(title="actions", required=True, metavar="ACTION")
+    told = _command(trace, "summary", "launcher.trace_summary", "time of the steps in a trace, where it goes, and how long the device waits")
+    if command in (None, "trace"):
+        importlib.import_module("launcher.trace_summary").add_arguments(told)
     measure = commands.add_parser("bench", help="measure a running cluster, or the scheduler")
     bench = measure.add_subparsers(title="actions", required=True, metavar="ACTION")
     serve = _command(bench, "serve", "launcher.bench", "generate load, closed or open loop: throughput, time to first token, time between tokens")
@@ -107,6 +111,7 @@ def _add_start(start: argparse.ArgumentParser) -> None:
     add("--target-itl", type=number(1, 60_000), metavar="MS", help="cut prompt chunks so that running streams get a token about this often")
     add("--record", metavar="FILE", help="write what the scheduler receives and plans to a new file, for `simulate`; without text or token ids")
     add("--record-tokens", action="store_true", help="keep token ids in the recording: it can be replayed exactly, and read by who has it")
+    add("--trace", metavar="FILE", help="write what each process does when to a new file, for Perfetto, chrome://tracing and `trace summary`")
     add("--chat-template", metavar="FILE", help="a Jinja chat template instead of the model's own")
     add("--dummy-weights", action="store_true", help="random weights, for measuring speed only")
     add("--tokenizers", type=whole(1, 64), default=1, metavar="N", help="tokenizer processes (1)")
