@@ -48,11 +48,12 @@ def build_parser(command: str | None = None) -> argparse.ArgumentParser:
     told = _command(trace, "summary", "launcher.trace_summary", "time of the steps in a trace, where it goes, and how long the device waits")
     if command in (None, "trace"):
         importlib.import_module("launcher.trace_summary").add_arguments(told)
-    measure = commands.add_parser("bench", help="measure a running cluster, or the scheduler")
+    measure = commands.add_parser("bench", help="measure a cluster, a model, the scheduler, the kernels")
     bench = measure.add_subparsers(title="actions", required=True, metavar="ACTION")
     serve = _command(bench, "serve", "launcher.bench", "generate load, closed or open loop: throughput, time to first token, time between tokens")
     talk = _command(bench, "chat", "launcher.bench_chat", "users who chat over several turns: what the prefix cache saves")
     scheduler = _command(bench, "scheduler", "launcher.bench_scheduler", "CPU time of the scheduler's steps, without a cluster")
+    kernels = _command(bench, "kernels", "launcher.bench_kernels", "check and time every GPU kernel beside the bandwidth measured in the same run")
     models = [
         _command(bench, "offline", "launcher.bench_model", "throughput of many prompts at once, through a scheduler and a worker", "run_offline"),
         _command(bench, "single", "launcher.bench_model", "time a token of one stream, through a scheduler and a worker", "run_single"),
@@ -64,6 +65,7 @@ def build_parser(command: str | None = None) -> argparse.ArgumentParser:
         for parser_ in models:
             module.add_arguments(parser_)
         importlib.import_module("launcher.bench").add_arguments(serve)
+        importlib.import_module("launcher.bench_kernels").add_arguments(kernels)
         importlib.import_module("launcher.bench_scheduler").add_arguments(scheduler)
         importlib.import_module("launcher.bench_chat").add_arguments(talk)
     return parser

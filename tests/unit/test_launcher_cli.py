@@ -18,7 +18,7 @@ START_OPTIONS = {
     *("--model", "--served-model-name", "--host", "--port", "--detach", "--device", "--dtype", "--threads", "--kv-tokens", "--block-size"),
     *("--max-slots", "--max-step-tokens", "--chunk-tokens", "--max-context", "--max-queue", "--chat-template", "--dummy-weights", "--tokenizers"),
     *("--frontends", "--log-level", "--startup-timeout", "--gpu-memory-utilization", "--hang-timeout", "-h", "--help"),
-    *("--max-queue-tokens", "--run-ahead", "--prefix-cache", "--target-itl", "--record", "--record-tokens"),
+    *("--max-queue-tokens", "--run-ahead", "--prefix-cache", "--target-itl", "--record", "--record-tokens", "--trace"),
 }
 
 
@@ -30,10 +30,10 @@ def command(*path: str) -> argparse.ArgumentParser:
 
 
 def test_commands() -> None:
-    assert set(_choices(command())) == {"cluster", "chat", "generate", "model", "doctor", "simulate", "bench"}
+    assert set(_choices(command())) == {"cluster", "chat", "generate", "model", "doctor", "simulate", "bench", "trace"}
     assert set(_choices(command("cluster"))) == {"start", "status", "stop"}
     assert set(_choices(command("model"))) == {"list", "pull", "inspect"}
-    assert set(_choices(command("bench"))) == {"serve", "chat", "scheduler", "offline", "single", "batch64"}
+    assert set(_choices(command("bench"))) == {"serve", "chat", "scheduler", "kernels", "offline", "single", "batch64"}
 
 
 def _choices(parser: argparse.ArgumentParser) -> list[str]:
@@ -79,6 +79,8 @@ def test_values_out_of_bounds(option: str, value: str, message: str, capsys: pyt
         (["--chat-template", "/no/such/file"], "there is no file /no/such/file"),
         (["--record", "/no/such/file"], "there is no folder /no/such"),
         (["--record", __file__], "a recording is never written over"),
+        (["--trace", "/no/such/file"], "--trace: there is no folder /no/such"),
+        (["--trace", __file__], "a trace is never written over"),
         (["--record-tokens"], "name its file with --record FILE"),
     ],
 )
