@@ -1,5 +1,5 @@
-"""A process's part of a trace. To note an event costs about a microsecond; a thread of its own writes. Nothing that goes wrong with the file
-may disturb the process: then tracing ends, and that is all."""
+"""A process's part of a trace. To note a span costs about a microsecond; a thread of its own makes events of it and writes them. Nothing that
+goes wrong with the file may disturb the process: then tracing ends, and that is all."""
 
 import contextlib
 import logging
@@ -16,12 +16,28 @@ from transport.trace_file import LIMIT_BYTES, TraceEnded, TraceFile
 log = logging.getLogger(__name__)
 
 FLUSH_SECONDS = 0.5
-CHUNK_EVENTS = 256
-"""Encoded in one go: the interpreter is held for so long."""
+CHUNK_EVENTS = 32
+"""Encoded in one go: other threads wait for the interpreter for so long."""
 MOST_PENDING = 1 << 18
 CLOSE_SECONDS = 2.0
 FIRST_DEVICE = 1 << 23
 """Above every id of a thread in Linux: ids of the tracks that are no threads."""
+
+Flow = tuple[int, int]
+"""Session and step."""
+
+
+class Span(msgspec.Struct, gc=False):
+    """A span as it is noted; times in seconds. `flow`: of a step, for spans that arrows enter or leave."""
+
+    track: int
+    name: str
+    begin: float
+    end: float
+    args: dict[str, Value]
+    flow: Flow | None
+    flow_in: bool
+    flow_out: bool
 
 
 def open_trace(args: ProcessArgs) -> "Trace | None":
@@ -36,7 +52,7 @@ class Trace:
         self._path = path
         self._limit = limit
         self._pid = os.getpid()
-        self._events: deque[Event] = deque()
+        self._events: deque[Event | Span] = deque()
         self._on = True
         self._closed = threading.Event()
         self._encode = msgspec.json.Encoder().encode
@@ -45,7 +61,7 @@ class Trace:
         self._thread = threading.Thread(target=self._run, name="trace", daemon=True)
         self._thread.start()
 
-    def add(self, event: Event) -> None:
+    def add(self, event: Event | Span) -> None:
         if self._on:
             self._events.append(event)
             if len(self._events) > MOST_PENDING:
@@ -63,7 +79,7 @@ class Trace:
     def _track(self, name: str, number: int) -> "Track":
         self.add(Event(name="thread_name", ph="M", pid=self._pid, tid=number, args={"name": name}))
         self.add(Event(name="thread_sort_index", ph="M", pid=self._pid, tid=number, args={"sort_index": self._extra}))
-        return Track(self, self._pid, number)
+        return Track(self, number)
 
     def long_span(self, name: str, key: int, begin: float, end: float, args: dict[str, Value]) -> None:
         """A span of a track of its own, beside others of its name that overlap it. `key` tells them apart."""
@@ -95,11 +111,19 @@ class Trace:
         for _ in range(1 + len(self._events) // CHUNK_EVENTS):
             events = self._take()
             if events:
-                file.append(b"".join(self._encode(event) + b",\n" for event in events))
+                file.append(b"".join(self._encode(self._event(noted)) + b",\n" for noted in events))
 
-    def _take(self) -> list[Event]:
+    def _event(self, noted: Event | Span) -> Event:
+        if isinstance(noted, Event):
+            return noted
+        return Event(
+            name=noted.name, ph="X", pid=self._pid, tid=noted.track, ts=micro(noted.begin), dur=micro(max(0.0, noted.end - noted.begin)),
+            args=noted.args, bind_id=flow_of(*noted.flow) if noted.flow is not None else "", flow_in=noted.flow_in, flow_out=noted.flow_out,
+        )  # fmt: skip
+
+    def _take(self) -> list[Event | Span]:
         """The oldest ones, so many that to encode them does not hold up the other threads."""
-        events: list[Event] = []
+        events: list[Event | Span] = []
         with contextlib.suppress(IndexError):
             while len(events) < CHUNK_EVENTS:
                 events.append(self._events.popleft())
@@ -115,21 +139,15 @@ class Trace:
 class Track:
     """One line of spans that follow each other or lie in each other."""
 
-    def __init__(self, trace: Trace, pid: int, number: int) -> None:
+    def __init__(self, trace: Trace, number: int) -> None:
         self._trace = trace
-        self._pid = pid
         self._number = number
 
     def span(
-        self, name: str, begin: float, end: float, args: dict[str, Value], flow: str = "", flow_in: bool = False, flow_out: bool = False
+        self, name: str, begin: float, end: float, args: dict[str, Value], flow: Flow | None = None, flow_in: bool = False, flow_out: bool = False
     ) -> None:
-        """`flow`: of messages.trace.flow_of, for a span that arrows enter or leave."""
-        self._trace.add(
-            Event(
-                name=name, ph="X", pid=self._pid, tid=self._number, ts=micro(begin), dur=micro(max(0.0, end - begin)), args=args,
-                bind_id=flow, flow_in=flow_in, flow_out=flow_out,
-            )
-        )  # fmt: skip
+        """`flow`: of the step whose arrows enter or leave this span."""
+        self._trace.add(Span(self._number, name, begin, end, args, flow, flow_in, flow_out))
 
 
 def micro(seconds: float) -> float:
@@ -138,5 +156,5 @@ def micro(seconds: float) -> float:
 
 
 def flow_of(session: int, step: int) -> str:
-    """The `flow` of one step."""
+    """What joins the spans of one step in the file."""
     return f"0x{session:x}{step & 0xFFFFFFFF:08x}"

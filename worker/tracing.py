@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from messages.trace import APPLY, DECODE, DELIVER, LAUNCH, MIXED, PREFILL, UPLOAD, Value
-from transport.trace import Trace, flow_of
+from transport.trace import Trace
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,7 @@ class Tracing:
         """The host has taken up a plan at `begin` and applied it by `applied`; `upload`: between which times it sent the plan's data up."""
         args = _args(work)
         args["queued_us"] = round(work.queued * 1e6, 1)
-        self._host.span(LAUNCH, begin, end, args, flow_of(work.session, work.step), flow_in=True, flow_out=True)
+        self._host.span(LAUNCH, begin, end, args, (work.session, work.step), flow_in=True, flow_out=True)
         self._host.span(APPLY, begin, applied, {})
         if upload is not None:
             self._host.span(UPLOAD, *upload, {})
@@ -51,11 +51,11 @@ class Tracing:
         args = _args(work)
         args["device_us"] = round(seconds * 1e6, 2)
         args["gap_us"] = round(gap * 1e6, 2)
-        self._device.span(work.kind, begin, end, args, flow_of(work.session, work.step), flow_in=True, flow_out=True)
+        self._device.span(work.kind, begin, end, args, (work.session, work.step), flow_in=True, flow_out=True)
 
     def delivered(self, work: Work, begin: float, end: float) -> None:
         """The host saw the end of the step at `begin` and had sent its result at `end`."""
-        self._results.span(DELIVER, begin, end, {"step": work.step}, flow_of(work.session, work.step), flow_in=True, flow_out=True)
+        self._results.span(DELIVER, begin, end, {"step": work.step}, (work.session, work.step), flow_in=True, flow_out=True)
 
 
 def _args(work: Work) -> dict[str, Value]:

@@ -72,7 +72,8 @@ def test_every_step_can_be_followed(models: Path, tmp_path: Path) -> None:
     found = summary(read_steps(path), None)
     assert (found["damaged_lines"], found["most_rows"]) == (0, 1)
     assert found["stages"].keys() == {"plan", "queue", "launch", "wait", "device", "result"}
-    done = subprocess.run([sys.executable, str(ROOT / "launch.py"), "trace", "summary", str(path)], capture_output=True, text=True, timeout=60, check=False)
+    command = [sys.executable, str(ROOT / "launch.py"), "trace", "summary", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert "idle between decode steps" in done.stdout
     command = [sys.executable, str(ROOT / "launch.py"), "cluster", "start", "--model", str(models / "rand-byte"), "--port", "0", "--trace", str(path)]

@@ -19,7 +19,8 @@ from launcher.cli import build_parser
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = [
-    "bench", "checkpoint", "frontend", "kernels", "launcher", "messages", "pagewire", "scheduler", "simulator", "tokenizer_proc", "transport", "worker",
+    "bench", "checkpoint", "frontend", "kernels", "launcher", "messages", "pagewire", "scheduler", "simulator", "tokenizer_proc", "transport",
+    "worker",
 ]  # fmt: skip
 SOURCES = [ROOT / "launch.py", *(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))]
 BARRED = {"transformers", "pickle", "cloudpickle", "marshal", "shelve"}
@@ -33,7 +34,8 @@ ENGINE = (
 SAMPLING = "--max-tokens --min-p --port --seed --stop --system --temperature --top-k --top-p --url"
 CLI = {
     "bench chat": (
-        "--compare --json --max-tokens --model --port --seed --start --start-args --system-tokens --timeout --trace --turns --url --user-tokens --users"
+        "--compare --json --max-tokens --model --port --seed --start --start-args --system-tokens --timeout --trace --turns --url --user-tokens "
+        "--users"
     ),
     "bench batch64": ENGINE,
     "bench kernels": "--json --only --seconds",
@@ -41,7 +43,8 @@ CLI = {
     "bench scheduler": "--json --no-growth --rows --run-ahead --steps",
     "bench single": ENGINE,
     "bench serve": (
-        "--concurrency --json --max-tokens --model --port --prompt-tokens --rate --requests --seed --start --start-args --streams --timeout --trace --url"
+        "--concurrency --json --max-tokens --model --port --prompt-tokens --rate --requests --seed --start --start-args --streams --timeout "
+        "--trace --url"
     ),
     "chat": SAMPLING,
     "cluster start": (

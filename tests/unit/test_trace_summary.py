@@ -11,7 +11,7 @@ from launcher.errors import LauncherError
 from launcher.trace_steps import read_steps
 from launcher.trace_summary import summary, text
 from transport import trace_file
-from transport.trace import Trace, flow_of
+from transport.trace import Trace
 
 MS = 1e-3
 
@@ -20,7 +20,7 @@ def step(
     tracks: dict[str, Any], number: int, rows: int, prefill: int = 0, at: float = 0.0, gap: float = 0.0, session: int = 1, whole: bool = True
 ) -> None:
     """A step planned at `at` whose stages take 1, 2, 3, 4, 50 and 6 ms."""
-    flow, args = flow_of(session, number), {"session": session, "step": number, "decode_rows": rows, "prefill_tokens": prefill}
+    flow, args = (session, number), {"session": session, "step": number, "decode_rows": rows, "prefill_tokens": prefill}
     kind = "decode" if not prefill else "mixed" if rows else "prefill"
     if whole:
         tracks["scheduler"].span("plan", at, at + 1 * MS, args, flow, flow_out=True)
