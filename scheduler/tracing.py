@@ -3,8 +3,8 @@
 from messages.plan import StepPlan
 from messages.result import StepResult
 from messages.trace import PLAN, RESULT, Value
-from scheduler.session import Session
-from transport.trace import Trace
+from scheduler.session import InFlight, Session
+from transport.trace import Span, Trace
 
 
 class Tracing:
@@ -16,14 +16,19 @@ class Tracing:
 
     def planned(self, plan: StepPlan, session: Session | None, begin: float, end: float) -> None:
         """`session`: the engine's, in which the plan is in flight."""
-        inflight = [] if session is None else [one for one in session.inflight if one.step == plan.step]
-        prefill, rows = (inflight[0].prefill, inflight[0].rows) if inflight else (0, 0)
-        args: dict[str, Value] = {"step": plan.step, "session": plan.session, "prefill_tokens": prefill, "decode_rows": rows}
-        self._track.span(PLAN, begin, end, args, (plan.session, plan.step), flow_out=True)
+        inflight = () if session is None else tuple(session.inflight)
+        self._trace.add((self._plan, plan.session, plan.step, inflight, begin, end))
 
     def received(self, result: StepResult, begin: float, end: float) -> None:
-        args: dict[str, Value] = {"step": result.step, "session": result.session, "tokens": len(result.status)}
-        self._track.span(RESULT, begin, end, args, (result.session, result.step), flow_in=True)
+        self._trace.add((self._result, result.session, result.step, len(result.status), begin, end))
 
     def close(self) -> None:
         self._trace.close()
+
+    def _plan(self, session: int, step: int, inflight: tuple[InFlight, ...], begin: float, end: float) -> list[Span]:
+        prefill, rows = next(((one.prefill, one.rows) for one in inflight if one.step == step), (0, 0))
+        args: dict[str, Value] = {"step": step, "session": session, "prefill_tokens": prefill, "decode_rows": rows}
+        return [self._track.span(PLAN, begin, end, args, (session, step), flow_out=True)]
+
+    def _result(self, session: int, step: int, tokens: int, begin: float, end: float) -> list[Span]:
+        return [self._track.span(RESULT, begin, end, {"step": step, "session": session, "tokens": tokens}, (session, step), flow_in=True)]

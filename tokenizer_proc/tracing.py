@@ -35,7 +35,7 @@ class Tracing:
     def handled(self, message: msgspec.Struct, begin: float) -> None:
         """What it leads to on this thread is done."""
         if isinstance(message, Tokens):
-            self._track.span(DETOKENISE, begin, time.monotonic(), {"rows": len(message.key) // KEY_BYTES})
+            self._track.add(DETOKENISE, begin, time.monotonic(), {"rows": len(message.key) // KEY_BYTES})
 
     def watching(self, send: Send) -> Send:
         """`send` to a frontend, which also tells when a prompt is encoded."""

@@ -1,11 +1,13 @@
-"""A process's part of a trace. To note a span costs about a microsecond; a thread of its own makes events of it and writes them. Nothing that
-goes wrong with the file may disturb the process: then tracing ends, and that is all."""
+"""A process's part of a trace. To note something costs half a microsecond or a little more; a thread of its own makes events of it and writes
+them. Nothing that goes wrong with the file may disturb the process: then tracing ends, and that is all."""
 
 import contextlib
 import logging
 import os
 import threading
 from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import msgspec
 
@@ -16,7 +18,7 @@ from transport.trace_file import LIMIT_BYTES, TraceEnded, TraceFile
 log = logging.getLogger(__name__)
 
 FLUSH_SECONDS = 0.5
-CHUNK_EVENTS = 32
+CHUNK = 16
 """Encoded in one go: other threads wait for the interpreter for so long."""
 MOST_PENDING = 1 << 18
 CLOSE_SECONDS = 2.0
@@ -40,6 +42,9 @@ class Span(msgspec.Struct, gc=False):
     flow_out: bool
 
 
+Make = Callable[..., Iterable[Span]]
+
+
 def open_trace(args: ProcessArgs) -> "Trace | None":
     """This process's part of the trace; None when there is to be none."""
     return None if args.trace is None else Trace(args.trace, args.name)
@@ -52,7 +57,7 @@ class Trace:
         self._path = path
         self._limit = limit
         self._pid = os.getpid()
-        self._events: deque[Event | Span] = deque()
+        self._noted: deque[Event | Span | tuple[Any, ...]] = deque()
         self._on = True
         self._closed = threading.Event()
         self._encode = msgspec.json.Encoder().encode
@@ -61,10 +66,11 @@ class Trace:
         self._thread = threading.Thread(target=self._run, name="trace", daemon=True)
         self._thread.start()
 
-    def add(self, event: Event | Span) -> None:
+    def add(self, noted: Event | Span | tuple[Any, ...]) -> None:
+        """Events and spans, and tuples of a `Make` and its arguments, which the writing thread calls, in order: the cheapest way."""
         if self._on:
-            self._events.append(event)
-            if len(self._events) > MOST_PENDING:
+            self._noted.append(noted)
+            if len(self._noted) > MOST_PENDING:
                 self._end(f"the disk has not taken {MOST_PENDING} events in time")
 
     def thread(self, name: str) -> "Track":
@@ -108,31 +114,34 @@ class Trace:
             file.close()
 
     def _flush(self, file: TraceFile) -> None:
-        for _ in range(1 + len(self._events) // CHUNK_EVENTS):
-            events = self._take()
-            if events:
-                file.append(b"".join(self._encode(self._event(noted)) + b",\n" for noted in events))
+        for _ in range(1 + len(self._noted) // CHUNK):
+            lines = b"".join(self._encode(event) + b",\n" for event in self._events())
+            if lines:
+                file.append(lines)
 
-    def _event(self, noted: Event | Span) -> Event:
-        if isinstance(noted, Event):
-            return noted
-        return Event(
-            name=noted.name, ph="X", pid=self._pid, tid=noted.track, ts=micro(noted.begin), dur=micro(max(0.0, noted.end - noted.begin)),
-            args=noted.args, bind_id=flow_of(*noted.flow) if noted.flow is not None else "", flow_in=noted.flow_in, flow_out=noted.flow_out,
-        )  # fmt: skip
-
-    def _take(self) -> list[Event | Span]:
-        """The oldest ones, so many that to encode them does not hold up the other threads."""
-        events: list[Event | Span] = []
+    def _events(self) -> Iterator[Event]:
+        """Of what was noted first, and not too many."""
         with contextlib.suppress(IndexError):
-            while len(events) < CHUNK_EVENTS:
-                events.append(self._events.popleft())
-        return events
+            for _ in range(CHUNK):
+                noted = self._noted.popleft()
+                if isinstance(noted, Event):
+                    yield noted
+                elif isinstance(noted, Span):
+                    yield self._event(noted)
+                else:
+                    make, *values = noted
+                    yield from map(self._event, make(*values))
+
+    def _event(self, span: Span) -> Event:
+        return Event(
+            name=span.name, ph="X", pid=self._pid, tid=span.track, ts=micro(span.begin), dur=micro(max(0.0, span.end - span.begin)),
+            args=span.args, bind_id="" if span.flow is None else flow_of(*span.flow), flow_in=span.flow_in, flow_out=span.flow_out,
+        )  # fmt: skip
 
     def _end(self, why: str) -> None:
         if self._on:
             self._on = False
-            self._events.clear()
+            self._noted.clear()
             log.error("the trace ends here, serving goes on: %s", why)
 
 
@@ -145,9 +154,12 @@ class Track:
 
     def span(
         self, name: str, begin: float, end: float, args: dict[str, Value], flow: Flow | None = None, flow_in: bool = False, flow_out: bool = False
-    ) -> None:
-        """`flow`: of the step whose arrows enter or leave this span."""
-        self._trace.add(Span(self._number, name, begin, end, args, flow, flow_in, flow_out))
+    ) -> Span:
+        """A span on this track, not yet noted. `flow`: of the step whose arrows enter or leave it."""
+        return Span(self._number, name, begin, end, args, flow, flow_in, flow_out)
+
+    def add(self, name: str, begin: float, end: float, args: dict[str, Value]) -> None:
+        self._trace.add(self.span(name, begin, end, args))
 
 
 def micro(seconds: float) -> float:

@@ -17,6 +17,7 @@ from messages.plan import StepPlan
 from messages.result import NON_FINITE, OK, StepResult
 from messages.tokens import LogprobColumns
 from transport.columns import I32, pack_f32, pack_i32, pack_u8
+from transport.trace import Span
 from worker.decoder import Decoder, StepInput
 from worker.memory import Cache
 from worker.plan import PlanReader, Rows
@@ -91,8 +92,8 @@ class Engine:
         self.totals = self.totals.with_step(len(rows.tokens), rows.decodes, seconds)
         if self._tracing is not None:
             work = Work(session=plan.session, step=plan.step, prefill_tokens=len(rows.tokens), decode_rows=rows.decodes, queued=queued)
-            self._tracing.launched(work, began, applied, None, applied)
-            self._tracing.computed(work, applied, ended, ended - applied, applied - (self._ended or applied))
+            gap = applied - (self._ended or applied)
+            self._tracing.trace.add((_spans, self._tracing, work, began, applied, ended, gap))
             self._ended = ended
         return msgspec.structs.replace(result, seconds=seconds, queued=queued)
 
@@ -192,6 +193,10 @@ class Engine:
             presence=self._on_device(slots.floats["presence_penalty"][owner]),
             frequency=self._on_device(slots.floats["frequency_penalty"][owner]),
         )
+
+
+def _spans(tracing: Tracing, work: Work, began: float, applied: float, ended: float, gap: float) -> list[Span]:
+    return [*tracing.launched(work, began, applied, None, applied), tracing.computed(work, applied, ended, ended - applied, gap)]
 
 
 def _logprob_columns(batch: SamplingBatch, out: Sampled, good: NDArray[np.bool_]) -> LogprobColumns | None:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from messages.trace import APPLY, DECODE, DELIVER, LAUNCH, MIXED, PREFILL, UPLOAD, Value
-from transport.trace import Trace
+from transport.trace import Span, Trace
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,37 +25,36 @@ class Work:
 
 
 class Tracing:
-    """Times are seconds of `time.monotonic()`. Made on the thread that takes plans; `delivered` is for the one thread that sends results."""
+    """Times are seconds of `time.monotonic()`. Made on the thread that takes plans. The spans are to be noted with `trace`."""
 
     def __init__(self, trace: Trace) -> None:
-        self._trace = trace
+        self.trace = trace
         self._host = trace.thread("plans")
         self._device = trace.device("device")
         self._results = self._host
 
     def results_here(self) -> None:
         """The calling thread is the one that sends results."""
-        self._results = self._trace.thread("results")
+        self._results = self.trace.thread("results")
 
-    def launched(self, work: Work, begin: float, applied: float, upload: tuple[float, float] | None, end: float) -> None:
+    def launched(self, work: Work, begin: float, applied: float, upload: tuple[float, float] | None, end: float) -> list[Span]:
         """The host has taken up a plan at `begin` and applied it by `applied`; `upload`: between which times it sent the plan's data up."""
         args = _args(work)
         args["queued_us"] = round(work.queued * 1e6, 1)
-        self._host.span(LAUNCH, begin, end, args, (work.session, work.step), flow_in=True, flow_out=True)
-        self._host.span(APPLY, begin, applied, {})
-        if upload is not None:
-            self._host.span(UPLOAD, *upload, {})
+        whole = self._host.span(LAUNCH, begin, end, args, (work.session, work.step), flow_in=True, flow_out=True)
+        parts = [self._host.span(APPLY, begin, applied, {})]
+        return [whole, *parts] if upload is None else [whole, *parts, self._host.span(UPLOAD, *upload, {})]
 
-    def computed(self, work: Work, begin: float, end: float, seconds: float, gap: float) -> None:
+    def computed(self, work: Work, begin: float, end: float, seconds: float, gap: float) -> Span:
         """The device was at work from `begin` to `end`; by its own clock for `seconds`, after `gap` seconds without work."""
         args = _args(work)
         args["device_us"] = round(seconds * 1e6, 2)
         args["gap_us"] = round(gap * 1e6, 2)
-        self._device.span(work.kind, begin, end, args, (work.session, work.step), flow_in=True, flow_out=True)
+        return self._device.span(work.kind, begin, end, args, (work.session, work.step), flow_in=True, flow_out=True)
 
-    def delivered(self, work: Work, begin: float, end: float) -> None:
+    def delivered(self, work: Work, begin: float, end: float) -> Span:
         """The host saw the end of the step at `begin` and had sent its result at `end`."""
-        self._results.span(DELIVER, begin, end, {"step": work.step}, (work.session, work.step), flow_in=True, flow_out=True)
+        return self._results.span(DELIVER, begin, end, {"step": work.step}, (work.session, work.step), flow_in=True, flow_out=True)
 
 
 def _args(work: Work) -> dict[str, Value]:

@@ -21,13 +21,14 @@ def step(
 ) -> None:
     """A step planned at `at` whose stages take 1, 2, 3, 4, 50 and 6 ms."""
     flow, args = (session, number), {"session": session, "step": number, "decode_rows": rows, "prefill_tokens": prefill}
+    note = tracks["trace"].add
     kind = "decode" if not prefill else "mixed" if rows else "prefill"
     if whole:
-        tracks["scheduler"].span("plan", at, at + 1 * MS, args, flow, flow_out=True)
-        tracks["scheduler"].span("result", at + 65 * MS, at + 66 * MS, args, flow, flow_in=True)
-    tracks["worker0"].span("launch", at + 3 * MS, at + 6 * MS, args, flow, flow_in=True, flow_out=True)
+        note(tracks["scheduler"].span("plan", at, at + 1 * MS, args, flow, flow_out=True))
+        note(tracks["scheduler"].span("result", at + 65 * MS, at + 66 * MS, args, flow, flow_in=True))
+    note(tracks["worker0"].span("launch", at + 3 * MS, at + 6 * MS, args, flow, flow_in=True, flow_out=True))
     device = args | {"device_us": 50_000.0, "gap_us": gap * 1e6}
-    tracks["device"].span(kind, at + 10 * MS, at + 60 * MS, device, flow, flow_in=True, flow_out=True)
+    note(tracks["device"].span(kind, at + 10 * MS, at + 60 * MS, device, flow, flow_in=True, flow_out=True))
 
 
 @pytest.fixture
@@ -36,7 +37,7 @@ def path(tmp_path: Path) -> Path:
     made = tmp_path / "trace.json"
     trace_file.begin(str(made))
     scheduler, worker = Trace(str(made), "scheduler"), Trace(str(made), "worker0")
-    tracks = {"scheduler": scheduler.thread("scheduler"), "worker0": worker.thread("plans"), "device": worker.device("device")}
+    tracks = {"trace": worker, "scheduler": scheduler.thread("scheduler"), "worker0": worker.thread("plans"), "device": worker.device("device")}
     step(tracks, 1, 0, prefill=512)
     step(tracks, 2, 256, at=0.1, gap=7 * MS)
     step(tracks, 3, 256, at=0.2, gap=1 * MS)

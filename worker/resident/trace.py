@@ -2,6 +2,7 @@
 
 import time
 
+from transport.trace import Span
 from worker.resident.clock import DeviceClock
 from worker.tracing import Tracing, Work
 
@@ -23,10 +24,16 @@ class StepTrace:
         if not self._here:
             self._here = True
             self._tracing.results_here()
-        self._tracing.launched(work, *applying, sending, launched)
+        self._tracing.trace.add((self._spans, work, applying, sending, launched, times, seen, sent))
+
+    def _spans(
+        self, work: Work, applying: tuple[float, float], sending: tuple[float, float], launched: float, times: tuple[float, float] | None,
+        seen: float, sent: float,
+    ) -> list[Span]:  # fmt: skip
+        tracing = self._tracing
         if times is None:
-            self._tracing.computed(work, launched, seen, seen - launched, 0.0)
+            computed = tracing.computed(work, launched, seen, seen - launched, 0.0)
         else:
             seconds, gap = times
-            self._tracing.computed(work, *self._clock.place(gap, seconds, seen), seconds, gap)
-        self._tracing.delivered(work, seen, sent)
+            computed = tracing.computed(work, *self._clock.place(gap, seconds, seen), seconds, gap)
+        return [*tracing.launched(work, *applying, sending, launched), computed, tracing.delivered(work, seen, sent)]
