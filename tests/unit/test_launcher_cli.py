@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import pagewire
+from launcher.bench import start_arguments
 from launcher.cli import build_parser, main
 from launcher.errors import program
 from launcher.start import _threads
@@ -87,6 +88,25 @@ def test_values_out_of_bounds(option: str, value: str, message: str, capsys: pyt
 def test_options_that_do_not_fit(options: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cluster", "start", "--port", "0", *options]) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (["bench", "serve"], "--trace needs --start"),
+        (["bench", "chat", "--compare"], "--trace needs --start"),
+        (["bench", "serve", "--start"], "--trace: there is no folder /no/such"),
+        (["bench", "chat", "--start"], "--trace: there is no folder /no/such"),
+    ],
+)
+def test_only_what_a_bench_starts_is_traced(command: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*command, "--trace", "/no/such/file"]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_private_cluster_is_told_of_its_trace() -> None:
+    args = build_parser("bench").parse_args(["bench", "serve", "--start", "--trace", "t", "--model", "m", "--start-args", "--threads 2"])
+    assert start_arguments(args) == ["--model", "m", "--trace", "t", "--threads", "2"]
 
 
 def test_a_model_that_is_none_says_what_is_possible(capsys: pytest.CaptureFixture[str]) -> None:

@@ -35,12 +35,12 @@ def test_plans_and_their_results(run_dir: Path, path: Path) -> None:
     take_in(service, WorkerReady(worker="worker0"))
     assert service._engine._attaching is not None
     take_in(service, msgspec.structs.replace(attached(), session=service._engine._attaching))
-    take_in(service, admit(1, "tokenizer0"), admit(2, "tokenizer1"))
+    take_in(service, admit(1, "tokenizer0"))
     session = service._engine.session
     assert session is not None
+    assert len(session.inflight) == 2
     first = session.inflight[0]
-    column = bytes(first.sampled)
-    take_in(service, StepResult(session=session.number, step=first.step, slot=column, token=pack_i32([3] * (len(column) // 4)), status=bytes(2)))
+    take_in(service, StepResult(session=session.number, step=first.step, slot=first.sampled, token=pack_i32([3]), status=bytes(1)))
     service._lifetime.stopping.set()
     service.run()
     trace_file.finish(str(path))
@@ -48,9 +48,9 @@ def test_plans_and_their_results(run_dir: Path, path: Path) -> None:
     plans, results = ([event for event in events if event["name"] == name] for name in ("plan", "result"))
     assert len(results) == 1
     assert [plan["args"]["step"] for plan in plans] == list(range(1, len(plans) + 1))
-    assert plans[0]["args"] == {"step": 1, "session": session.number, "prefill_tokens": 4, "decode_rows": 0}
-    assert plans[1]["args"]["decode_rows"] == 2
-    assert results[0]["args"] == {"step": 1, "session": session.number, "tokens": 2}
+    assert plans[0]["args"] == {"step": 1, "session": session.number, "prefill_tokens": 2, "decode_rows": 0}
+    assert plans[1]["args"]["decode_rows"] == 1
+    assert results[0]["args"] == {"step": 1, "session": session.number, "tokens": 1}
     assert (plans[0]["bind_id"], plans[0]["flow_out"]) == (flow_of(session.number, 1), True)
     assert (results[0]["bind_id"], results[0]["flow_in"]) == (flow_of(session.number, 1), True)
     assert plans[0]["ts"] + plans[0]["dur"] <= plans[1]["ts"]
