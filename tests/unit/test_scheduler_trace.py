@@ -1,6 +1,8 @@
 """The scheduler process notes its plans and results in a trace."""
 
 import json
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,13 @@ def path(tmp_path: Path) -> Path:
     return made
 
 
+def turn_until(service: Service, condition: Callable[[], bool]) -> None:
+    limit = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < limit
+        service._turn()
+
+
 def spans(path: Path, name: str) -> list[dict[str, Any]]:
     trace_file.finish(str(path))
     return [event for event in json.loads(path.read_text()) if event["name"] == name and event["ph"] == "X"]
@@ -32,15 +41,17 @@ def spans(path: Path, name: str) -> list[dict[str, Any]]:
 
 def test_plans_and_their_results(run_dir: Path, path: Path) -> None:
     service = Service(arguments(run_dir=str(run_dir), trace=str(path), drain_seconds=0.1), StubLifetime())
+    engine = service._engine
     take_in(service, WorkerReady(worker="worker0"))
-    assert service._engine._attaching is not None
-    take_in(service, msgspec.structs.replace(attached(), session=service._engine._attaching))
+    turn_until(service, lambda: engine._attaching is not None)
+    take_in(service, msgspec.structs.replace(attached(), session=engine._attaching))
     take_in(service, admit(1, "tokenizer0"))
-    session = service._engine.session
+    turn_until(service, lambda: engine.session is not None and len(engine.session.inflight) == 2)
+    session = engine.session
     assert session is not None
-    assert len(session.inflight) == 2
     first = session.inflight[0]
     take_in(service, StepResult(session=session.number, step=first.step, slot=first.sampled, token=pack_i32([3]), status=bytes(1)))
+    turn_until(service, lambda: session.inflight[0].step == 2)
     service._lifetime.stopping.set()
     service.run()
     trace_file.finish(str(path))
