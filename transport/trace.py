@@ -133,8 +133,9 @@ class Trace:
                     yield from map(self._event, make(*values))
 
     def _event(self, span: Span) -> Event:
+        begin, end = micro(span.begin), micro(span.end)  # both rounded, so that a span which follows another does not overlap it
         return Event(
-            name=span.name, ph="X", pid=self._pid, tid=span.track, ts=micro(span.begin), dur=micro(max(0.0, span.end - span.begin)),
+            name=span.name, ph="X", pid=self._pid, tid=span.track, ts=begin, dur=max(0.0, round(end - begin, 3)),
             args=span.args, bind_id="" if span.flow is None else flow_of(*span.flow), flow_in=span.flow_in, flow_out=span.flow_out,
         )  # fmt: skip
 

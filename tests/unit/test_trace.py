@@ -6,6 +6,7 @@ import os
 import stat
 import threading
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,18 @@ def test_a_trace_is_json_of_named_tracks(path: Path) -> None:
     assert [(event["ph"], event["id"], event["ts"]) for event in found if event["name"] == "request"] == [("b", "0xff", 1e6), ("e", "0xff", 4e6)]
     assert {event["pid"] for event in found} == {os.getpid()}
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_spans_that_follow_each_other_do_not_overlap(path: Path) -> None:
+    """In whole nanoseconds, as viewers count; begun long after the machine was started."""
+    one = Trace(str(path), "scheduler")
+    track, times = one.thread("scheduler"), [3e6 + number * 1.23456789e-5 for number in range(1000)]
+    for begin, end in pairwise(times):
+        track.add("plan", begin, end, {})
+    one.close()
+    trace_file.finish(str(path))
+    spans = [(round(event["ts"] * 1000), round(event["dur"] * 1000)) for event in events(path) if event["ph"] == "X"]
+    assert all(begin + length == after for (begin, length), (after, _) in pairwise(spans))
 
 
 def test_flows_of_steps_differ() -> None:
