@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from launcher.start import serves
 from launcher.trace_steps import read_steps
 from launcher.trace_summary import summary
 from tests.support.cluster import ROOT, Cluster, environment, running_cluster
@@ -29,6 +30,22 @@ def complete(cluster: Cluster, prompt: str) -> dict[str, Any]:
     with urllib.request.urlopen(request, timeout=LIMIT) as answer:
         found: dict[str, Any] = json.loads(answer.read())
         return found
+
+
+def assert_nested(events: list[dict[str, Any]]) -> None:
+    """Spans of a track lie in each other or follow each other, in whole nanoseconds: viewers drop others."""
+    tracks = defaultdict(list)
+    for event in events:
+        if event["ph"] == "X":
+            begin = round(event["ts"] * 1000)
+            tracks[event["pid"], event["tid"]].append((begin, -round(event["dur"] * 1000)))
+    for spans in tracks.values():
+        ends: list[int] = []
+        for begin, length in sorted(spans):
+            while ends and ends[-1] <= begin:
+                ends.pop()
+            assert not ends or begin - length <= ends[-1]
+            ends.append(begin - length)
 
 
 def named(events: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
@@ -47,6 +64,7 @@ def test_every_step_can_be_followed(models: Path, tmp_path: Path) -> None:
     assert sorted(processes.values()) == ["frontend0", "scheduler", "tokenizer0", "worker0"]
     tracks = {(event["pid"], event["tid"]) for event in named(events, "thread_name")}
     assert len({tid for _, tid in tracks}) == len(tracks)
+    assert_nested(events)
     flows = defaultdict(list)
     for event in events:
         if event["ph"] == "X":
@@ -93,11 +111,12 @@ def test_a_killed_worker_leaves_whole_lines(models: Path, tmp_path: Path) -> Non
             assert time.monotonic() < limit
             time.sleep(0.05)
         os.kill(worker, signal.SIGKILL)
-        while not (state := cluster.state()).ready or cluster.pids()["worker0"] == worker:
-            assert time.monotonic() < limit, state
+        while cluster.pids()["worker0"] in {0, worker} or not serves(cluster.url):
+            assert time.monotonic() < limit
             time.sleep(0.05)
         complete(cluster, "abcd")
     events = json.loads(path.read_bytes())
+    assert_nested(events)
     assert [event["args"]["name"] for event in named(events, "process_name")].count("worker0") == 2
     assert len({event["pid"] for event in named(events, "decode")}) == 2
     assert len({step.session for step in read_steps(path).steps}) == 2
