@@ -14,7 +14,7 @@ from launcher.options import number
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of `bench kernels`."""
-    parser.add_argument("--only", metavar="REGEX", help="cases in whose part/name this is found; the parts are small, attention and products")
+    parser.add_argument("--only", metavar="REGEX", help="cases in whose part/name this is found; parts: small, attention, products")
     parser.add_argument("--seconds", type=number(1, 86400), default=200.0, metavar="S", help="try no further variants after so long (200)")
     parser.add_argument("--json", action="store_true", help="print one JSON object; the table goes to standard error")
 

@@ -46,8 +46,10 @@ def build_parser(command: str | None = None) -> argparse.ArgumentParser:
         importlib.import_module("launcher.simulate").add_arguments(simulate)
     trace = commands.add_parser("trace", help="read a trace made with --trace FILE").add_subparsers(title="actions", required=True, metavar="ACTION")
     told = _command(trace, "summary", "launcher.trace_summary", "time of the steps in a trace, where it goes, and how long the device waits")
+    listed = _command(trace, "steps", "launcher.trace_list", "the steps in a trace one by one, with the time of each stage")
     if command in (None, "trace"):
         importlib.import_module("launcher.trace_summary").add_arguments(told)
+        importlib.import_module("launcher.trace_list").add_arguments(listed)
     measure = commands.add_parser("bench", help="measure a cluster, a model, the scheduler, the kernels")
     bench = measure.add_subparsers(title="actions", required=True, metavar="ACTION")
     serve = _command(bench, "serve", "launcher.bench", "generate load, closed or open loop: throughput, time to first token, time between tokens")

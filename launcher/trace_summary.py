@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.options import whole
+from launcher.trace_list import stages_of
 from launcher.trace_steps import DEVICE, Step, TraceSteps, read_steps
 from messages.trace import DECODE
 
@@ -65,14 +66,10 @@ def stages(steps: list[Step]) -> dict[str, dict[str, float]]:
     """Of the steps whose plan and result are in the trace too: the median of each stage and its share of all their time."""
     found: dict[str, list[float]] = {stage: [] for stage in STAGES}
     for step in steps:
-        if step.plan is None or step.launch is None or step.device is None or step.result is None:
-            continue
-        found["plan"].append(step.plan[1] - step.plan[0])
-        found["queue"].append(max(0.0, step.launch[0] - step.plan[1]))
-        found["launch"].append(step.launch[1] - step.launch[0])
-        found["wait"].append(max(0.0, step.device[0] - step.launch[1]))
-        found["device"].append(step.device[1] - step.device[0])
-        found["result"].append(max(0.0, step.result[1] - step.device[1]))
+        times = stages_of(step)
+        if all(time is not None for time in times.values()):
+            for stage, time in times.items():
+                found[stage].append(time or 0.0)
     total = sum(map(sum, found.values()))
     return {stage: {"median": round(statistics.median(times), 2), "share": _share(sum(times), total)} for stage, times in found.items() if times}
 

@@ -9,8 +9,8 @@ import msgspec
 
 Value = int | float | str
 
-PLAN, RESULT = "plan", "result"
-"""Names of the scheduler's spans: composing and sending a plan; taking in its result."""
+ADMIT, PLAN, RESULT = "admit", "plan", "result"
+"""Names of the scheduler's spans: taking in a request; composing and sending a plan; taking in its result."""
 LAUNCH, APPLY, UPLOAD = "launch", "apply plan", "upload"
 """Names of the worker's spans on the host: from taking up a plan until its step is on its way; the other two lie in it."""
 DELIVER = "deliver"

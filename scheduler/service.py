@@ -10,7 +10,7 @@ import zmq
 from messages.admit import FromTokenizerProc
 from messages.cluster import LOADING, READY, STALLED, STOPPING, ClusterState
 from messages.plan import StepPlan
-from messages.result import FromWorker, StepResult
+from messages.result import FromWorker
 from messages.text import Problem
 from scheduler.args import SchedulerArgs
 from scheduler.engine import Engine
@@ -117,7 +117,7 @@ class Service:
                 self._inbox.reject(str(error))
             except Exception as error:  # as above
                 self._repair(error)
-            if self._tracing is not None and isinstance(message, StepResult):
+            if self._tracing is not None:
                 self._tracing.received(message, begun, time.monotonic())
 
     def _repair(self, error: Exception) -> None:

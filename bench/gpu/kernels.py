@@ -21,6 +21,7 @@ import torch
 
 from bench.gpu.case import BF16, BUILDING, DEVICE, TOLERANCE, Case, check, copy_bandwidth, seconds
 
+PARTS = ("small", "attention", "products")
 PEAK_EDGE = 8192
 """Edge of the square product that measures the matrix units."""
 STANDARD_OUTPUT = "-"
@@ -33,9 +34,15 @@ def all_cases(only: str | None) -> Iterator[Case]:
     """Those whose `part/name` the regular expression `only` finds something in."""
     from bench.gpu import attention_cases, product_cases, small_cases  # need Triton
 
-    parts = {"small": small_cases.cases, "attention": attention_cases.cases, "products": product_cases.cases}
-    for part, cases in parts.items():
-        yield from (case for case in cases() if wanted(f"{part}/{case.name}", only))
+    makers = {"small": small_cases.cases, "attention": attention_cases.cases, "products": product_cases.cases}
+    for part in parts_of(only):
+        yield from (case for case in makers[part]() if wanted(f"{part}/{case.name}", only))
+
+
+def parts_of(only: str | None) -> list[str]:
+    """The parts to look through: to make their cases only to learn their names takes time, so an expression may begin with its part."""
+    named = re.match(rf"\^?({'|'.join(PARTS)})/", only or "")
+    return [named[1]] if named else list(PARTS)
 
 
 def wanted(name: str, only: str | None) -> bool:
@@ -154,7 +161,7 @@ def main() -> int:
     """Exit code: 0 done, 1 when the settings the product uses are wrong somewhere, 2 without a GPU or a case."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", nargs="?", const=STANDARD_OUTPUT, metavar="FILE", help="give one JSON object, here or in FILE")
-    parser.add_argument("--only", metavar="REGEX", help="cases whose part/name this finds something in; parts: small, attention, products")
+    parser.add_argument("--only", metavar="REGEX", help=f"cases in whose part/name this is found; parts: {', '.join(PARTS)}")
     parser.add_argument("--seconds", type=float, default=200.0, help="stop trying further variants after this long")
     options = parser.parse_args()
     if not torch.cuda.is_available():

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from bench.gpu.case import Case
-from bench.gpu.kernels import entry, line, own_row, wanted
+from bench.gpu.kernels import entry, line, own_row, parts_of, wanted
 from launcher.cli import main
 
 ROWS = [(2e-6, "own", 1e-3), (1e-6, "other", 2e-3), (math.inf, "bad", math.nan), (4e-6, "library", 0.0)]
@@ -50,6 +50,14 @@ def test_which_cases() -> None:
     assert wanted("small/add T3", "small")
     assert wanted("small/add T3", "^small/.*T3$")
     assert not wanted("small/add T3", "attention|T4")
+
+
+@pytest.mark.parametrize(
+    ("only", "parts"),
+    [(None, 3), ("norm", 3), ("small", 3), ("small/", 1), ("^products/.*R8", 1), ("(small|attention)/", 3), ("smaller/", 3)],
+)
+def test_parts_that_are_not_asked_for_are_not_made(only: str | None, parts: int) -> None:
+    assert len(parts_of(only)) == parts
 
 
 def test_a_case_in_words_and_in_json() -> None:

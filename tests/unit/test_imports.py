@@ -64,6 +64,7 @@ CLI = {
         "--max-step-tokens --max-tokens --plot --prefix-cache --prompt-tokens --rate --replay --requests --run-ahead --seed --slots --speed "
         "--system-tokens --target-itl --think --turns --user-tokens --users --workload recording"
     ),
+    "trace steps": "--count --first --json --kind file",
     "trace summary": "--json --rows file",
 }
 ROUTES = [

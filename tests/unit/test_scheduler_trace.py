@@ -57,6 +57,7 @@ def test_plans_and_their_results(run_dir: Path, path: Path) -> None:
     trace_file.finish(str(path))
     events = json.loads(path.read_text())
     plans, results = ([event for event in events if event["name"] == name] for name in ("plan", "result"))
+    assert [event["args"] for event in events if event["name"] == "admit"] == [{"prompt_tokens": 2, "choices": 1}]
     assert len(results) == 1
     assert [plan["args"]["step"] for plan in plans] == list(range(1, len(plans) + 1))
     assert plans[0]["args"] == {"step": 1, "session": session.number, "prefill_tokens": 2, "decode_rows": 0}

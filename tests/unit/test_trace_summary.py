@@ -81,6 +81,20 @@ def test_what_is_printed(path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert json.loads(capsys.readouterr().out)["idle_wide"]["rows"] == 256
 
 
+def test_steps_one_by_one(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["trace", "steps", str(path), "--first", "2", "--count", "3", "--kind", "decode", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["step"] for row in rows] == [3, 4, 5]
+    assert rows[0] == {
+        "step": 3, "kind": "decode", "prefill": 0, "rows": 256, "at ms": 200.0, "plan": 1000.0, "queue": 2000.0, "launch": 3000.0, "wait": 4000.0,
+        "device": 50_000.0, "result": 6000.0, "gap": 1000.0,
+    }  # fmt: skip
+    assert (rows[2]["plan"], rows[2]["queue"], rows[2]["result"], rows[2]["launch"], rows[2]["at ms"]) == (None, None, None, 3000.0, 403.0)
+    assert main(["trace", "steps", str(path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert (len(lines), lines[1].split()[:5]) == (9, ["1", "prefill", "512", "0", "0.0"])
+
+
 def test_without_an_end_and_with_a_torn_line(path: Path) -> None:
     whole = path.read_bytes()
     path.write_bytes(whole[: whole.index(b'"trace ends"')])
