@@ -1,7 +1,6 @@
 """A process's part of a trace. To note something costs half a microsecond or a little more; a thread of its own makes events of it and writes
 them. Nothing that goes wrong with the file may disturb the process: then tracing ends, and that is all."""
 
-import contextlib
 import logging
 import os
 import threading
@@ -121,16 +120,18 @@ class Trace:
 
     def _events(self) -> Iterator[Event]:
         """Of what was noted first, and not too many."""
-        with contextlib.suppress(IndexError):
-            for _ in range(CHUNK):
+        for _ in range(min(CHUNK, len(self._noted))):
+            try:
                 noted = self._noted.popleft()
-                if isinstance(noted, Event):
-                    yield noted
-                elif isinstance(noted, Span):
-                    yield self._event(noted)
-                else:
-                    make, *values = noted
-                    yield from map(self._event, make(*values))
+            except IndexError:  # tracing has ended meanwhile
+                return
+            if isinstance(noted, Event):
+                yield noted
+            elif isinstance(noted, Span):
+                yield self._event(noted)
+            else:
+                make, *values = noted
+                yield from map(self._event, make(*values))
 
     def _event(self, span: Span) -> Event:
         begin, end = micro(span.begin), micro(span.end)  # both rounded, so that a span which follows another does not overlap it
