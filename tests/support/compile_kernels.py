@@ -90,10 +90,9 @@ def main() -> None:
         norms = (weight[:size], weight[:size]) if size == 128 else None
         q = rope_kv.rope_kv(torch.empty(7, (heads + 2 * kv_heads) * size, dtype=dtype), norms, 1e-5, (table, table), cache, cache, plan)
         attention.attend(q, cache, cache, plan, 0.1, torch.empty_like(q))
-        for rows in (1, 8):
-            plan = attention.plan_attention(torch.zeros(rows, 33, dtype=torch.int32), [500] * rows, [1] * rows, rows, heads, kv_heads, 16, window)
-            qkv, out = torch.empty(rows, (heads + 2 * kv_heads) * size, dtype=dtype), torch.empty(rows, heads, size, dtype=dtype)
-            decode_row.rope_attend(qkv, norms, 1e-6, (table, table), cache, cache, plan, 0.1, out)
+        plan = attention.plan_attention(torch.zeros(1, 33, dtype=torch.int32), [500], [1], 1, heads, kv_heads, 16, window)
+        qkv, out = torch.empty(1, (heads + 2 * kv_heads) * size, dtype=dtype), torch.empty(1, heads, size, dtype=dtype)
+        decode_row.rope_attend(qkv, norms, 1e-6, (table, table), cache, cache, plan, 0.1, out)
     columns = Arena(8, 4, 99, torch.device("cpu")).columns
     slot = torch.zeros(3, dtype=torch.int32)
     resident.write_words(slot, torch.stack((slot, slot)))
