@@ -28,6 +28,7 @@ GOODBYE_SECONDS = 1.0
 LAST_WORDS_SECONDS = 0.5
 KEEP_ALIVE_SECONDS = 75.0
 MAX_HEADER_BYTES = 16 << 10
+BACKLOG = 1024
 _CONNECTION: dict[str, Any] = {
     "access_log": None,
     "auto_decompress": False,  # frontend.compression does it, with answers of its own
@@ -76,7 +77,8 @@ class Server:
         loop, server = asyncio.get_running_loop(), runner.server
         if server is None:
             raise RuntimeError("the runner has not been set up")
-        listener = await loop.create_server(lambda: Connection(server, loop=loop, **_CONNECTION), self._args.host, self._args.port, backlog=128)
+        where: dict[str, Any] = {"host": self._args.host, "port": self._args.port, "backlog": BACKLOG, "reuse_port": self._args.share_port or None}
+        listener: asyncio.Server = await loop.create_server(lambda: Connection(server, loop=loop, **_CONNECTION), **where)
         self._announce(listener.sockets[0].getsockname()[1])
         return listener
 
