@@ -47,6 +47,7 @@ def _add_workload(parser: argparse.ArgumentParser) -> None:
     load.add_argument("--workload", choices=["A"], help="this instead of the load above; --requests N takes the first N")
     load.add_argument("--frontends", type=whole(1, 64), default=1, metavar="N", help="HTTP processes (1)")
     load.add_argument("--tokenizers", type=whole(1, 64), default=1, metavar="N", help="tokenizer processes (1)")
+    load.add_argument("--paced", type=number(0.1, 1e4), metavar="MS", help="no model: a worker that makes tokens up, with steps of MS milliseconds")
     add_engine(load.add_argument)
 
 

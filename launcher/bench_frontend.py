@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--streams", type=whole(1, 4096), default=256, metavar="N", help="connections (256)")
     add("--seconds", type=number(0.1, 600), default=5.0, metavar="S", help="length of a run (5)")
     add("--frontends", type=whole(1, 64), default=1, metavar="N", help="HTTP processes (1)")
-    add("--big-prompt", type=number(0, 30), default=20.0, metavar="MB", help="one more run, in which a prompt of so many megabytes comes; 0: none (20)")
+    add("--big-prompt", type=number(0, 30), default=20.0, metavar="MB", help="one more run, with a prompt of so many megabytes; 0: none (20)")
     add("--json", action="store_true", help="print one JSON object")
 
 
@@ -65,7 +65,7 @@ class FrontendStand(Stand):
         from frontend.args import FrontendArgs
         from launcher.null_engine import NullEngineArgs
 
-        front: dict[str, Any] = {"host": HOST, "port": self.port, "model_name": MODEL, "tokenizers": [ENGINE], "created": 0, "share_port": True}
+        front: dict[str, Any] = {"host": HOST, "port": self.port, "share_port": True, "model_name": MODEL, "tokenizers": [ENGINE], "created": 0}
         engine = NullEngineArgs(**self.common(ENGINE), frontends=self.names, rate=self._rate)
         return [
             *(ProcessSpec(package="frontend", args=FrontendArgs(**self.common(name), **front), stage=FRONTENDS) for name in self.names),
@@ -94,9 +94,9 @@ def _measure(args: argparse.Namespace, rate: float, megabytes: float) -> dict[st
     with FrontendStand(args.frontends, rate) as stand:
         settle(stand, stand.port)
         address, pids = (HOST, stand.port), ([stand.pid(name) for name in stand.names], [stand.pid(ENGINE)], [os.getpid()])
-        Load(address, [_body("x", WARM_TOKENS)] * args.streams, MARGIN_SECONDS, lambda: stand.watch(0)).run()
+        Load(address, [_body("x", WARM_TOKENS)] * args.streams, MARGIN_SECONDS, stand.beat).run()
         before = [Cpu.of(group) for group in pids]
-        load = Load(address, [_body("x", tokens)] * args.streams, args.seconds * 4 + MARGIN_SECONDS, lambda: stand.watch(0), later)
+        load = Load(address, [_body("x", tokens)] * args.streams, args.seconds * 4 + MARGIN_SECONDS, stand.beat, later)
         load.run()
         used = [Cpu.of(group).since(then) for group, then in zip(pids, before, strict=True)]
     return _figures(rate, megabytes, load, used)

@@ -5,6 +5,7 @@ import json
 import shlex
 import statistics
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from launcher.bench_model import engine_arguments, read_shape
 from launcher.cpu_time import Cpu
 from launcher.errors import LauncherError
 from launcher.pair import SCHEDULER_NAME, WORKER_NAME, Order, Pair
-from launcher.specs import FRONTENDS, TOKENIZERS, ProcessSpec
+from launcher.specs import FRONTENDS, TOKENIZERS, WORKERS, ProcessSpec
 from messages.sampling import SamplingParams
 
 if TYPE_CHECKING:
@@ -26,15 +27,17 @@ LIMIT_SECONDS = 1800.0
 class Served(Pair):
     """Frontends and tokenizers too. The scheduler and the worker serve them and the benchmark, which plays the offline passes."""
 
-    def __init__(self, args: argparse.Namespace) -> None:
+    def __init__(self, args: argparse.Namespace, vocab: int) -> None:
         from launcher.start import free_port
 
         scheduler, worker = engine_arguments(args)
         super().__init__(scheduler, worker)
+        self._vocab = vocab
         self.address = (HOST, free_port(HOST, 0))
         self.fronts = [f"frontend{number}" for number in range(args.frontends)]
         self._texts = [f"tokenizer{number}" for number in range(args.tokenizers)]
         self._model, self._shape = args.model, args.model_shape
+        self._paced = args.paced
 
     def tokenizers(self) -> list[str]:
         return self._texts
@@ -43,13 +46,23 @@ class Served(Pair):
         from frontend.args import FrontendArgs
         from tokenizer_proc.args import TokenizerArgs
 
-        front: dict[str, Any] = {"host": HOST, "port": self.address[1], "model_name": "A", "tokenizers": self._texts, "created": 0, "share_port": True}
+        place: dict[str, Any] = {"host": HOST, "port": self.address[1], "share_port": True}
+        front: dict[str, Any] = {"model_name": "A", "tokenizers": self._texts, "created": 0, **place}
         text: dict[str, Any] = {"model": self._model, "model_shape": self._shape, "frontends": self.fronts}
+        worker, scheduler = super().specs()
         return [
-            *super().specs(),
+            worker if self._paced is None else self._paced_worker(),
+            scheduler,
             *(ProcessSpec(package="tokenizer_proc", args=TokenizerArgs(**self.common(name), **text), stage=TOKENIZERS) for name in self._texts),
             *(ProcessSpec(package="frontend", args=FrontendArgs(**self.common(name), **front), stage=FRONTENDS) for name in self.fronts),
         ]
+
+    def _paced_worker(self) -> ProcessSpec:
+        from launcher.paced_worker import PacedArgs
+
+        sizes = {name: self.worker_arguments[name] for name in ("max_slots", "max_step_tokens")}
+        args = PacedArgs(**self.common(WORKER_NAME), vocab=self._vocab, step_seconds=(self._paced or 0.0) / 1e3, **sizes)
+        return ProcessSpec(package="launcher.paced_worker", args=args, stage=WORKERS)
 
     def cpu(self) -> dict[str, Cpu]:
         """By process, processes of a kind together."""
@@ -65,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
     args.model = args.model or ""
     config = read_shape(args)
     orders = [Order(prompt=job.prompt, max_tokens=job.max_tokens or 0) for job in offline256().fixed[: args.requests]]
-    with Served(args) as served:
+    with Served(args, config.vocab) as served:
         served.warm()
         settle(served, served.address[1])
         passes = [_pass(served, orders, number) for number in range(args.runs)]
@@ -84,7 +97,7 @@ def _pass(served: Served, orders: Sequence[Order], number: int) -> dict[str, Any
     from launcher.wire_load import Load
 
     offline = served.play(orders, SamplingParams(temperature=TEMPERATURE))
-    load = Load(served.address, [_body(order) for order in orders], LIMIT_SECONDS, lambda: served.watch(0))
+    load = Load(served.address, [_body(order) for order in orders], LIMIT_SECONDS, served.beat)
     before = served.cpu()
     load.run()
     used = {kind: cpu.since(before[kind]) for kind, cpu in served.cpu().items()}
@@ -95,7 +108,7 @@ def _pass(served: Served, orders: Sequence[Order], number: int) -> dict[str, Any
         "offline_ttft_ms": percentiles(offline.first),
         "ttft_ms": percentiles([outcome.first - outcome.sent for outcome in load.outcomes if outcome.first is not None]),
         "inter_token_ms": percentiles([gap for outcome in load.outcomes for gap in outcome.gaps]),
-        "errors": {outcome.error: 1 for outcome in load.outcomes if outcome.error is not None},
+        "errors": dict(Counter(outcome.error for outcome in load.outcomes if outcome.error is not None)),
         "cpu_us_per_token": {kind: round((cpu.user + cpu.system) / max(tokens, 1) * 1e6, 2) for kind, cpu in used.items()},
     }  # fmt: skip
     found["share_of_offline"] = round(found["tok_s"] / found["offline_tok_s"], 4)
