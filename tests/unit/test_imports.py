@@ -40,11 +40,13 @@ CLI = {
     "bench batch64": ENGINE,
     "bench kernels": "--json --only --seconds",
     "bench offline": f"{ENGINE} --workload",
+    "bench frontend": "--big-prompt --frontends --json --rates --seconds --streams",
     "bench scheduler": "--json --no-growth --rows --run-ahead --steps",
     "bench single": ENGINE,
     "bench serve": (
-        "--concurrency --json --max-tokens --model --port --prompt-tokens --rate --requests --seed --start --start-args --streams --timeout "
-        "--trace --url"
+        "--chunk-tokens --concurrency --device --dtype --dummy-weights --frontends --gpu-memory-utilization --json --kv-tokens --max-context "
+        "--max-slots --max-step-tokens --max-tokens --model --model-shape --paced --port --prompt-tokens --rate --requests --run-ahead --runs --seed "
+        "--start --start-args --streams --threads --timeout --tokenizers --trace --url --workload"
     ),
     "chat": SAMPLING,
     "cluster start": (
