@@ -94,16 +94,19 @@ class Matrices:
     def product(self, names: Sequence[str], bias: bool = False) -> Product:
         """The product with the weights of these modules on top of one another."""
         offset = torch.cat([self.get(f"{name}.bias") for name in names]) if bias else None
-        return self._stored(names, offset) or self._expanded(torch.cat([self.get(f"{name}.weight") for name in names]), offset)
+        return self._stored(names, offset) or self._made(torch.cat([self.get(f"{name}.weight") for name in names]), offset)
 
     def ends(self, tied: bool) -> tuple[Embed, Product]:
-        """The embedding and the head, which may be one matrix."""
+        """The embedding and the head, which may be one matrix. Never FP8: the head alone would lose half as much as all layers do (bench/GPU.md)."""
         name = "model.embed_tokens"
         stored = self._stored([name])
         if stored is not None:
-            return stored.embed, stored if tied else self.product(["lm_head"])
+            return stored.embed, stored if tied else self._head()
         table = self.get(f"{name}.weight")
-        return partial(self._kernels.embed, table), self._expanded(table, None) if tied else self.product(["lm_head"])
+        return partial(self._kernels.embed, table), self._expanded(table, None) if tied else self._head()
+
+    def _head(self) -> Product:
+        return self._stored(["lm_head"]) or self._expanded(self.get("lm_head.weight"), None)
 
     def report(self) -> None:
         """Says how many matrices are kept in which way."""
@@ -123,10 +126,13 @@ class Matrices:
             self.packed.append(made)
         return made
 
+    def _made(self, weight: Tensor, bias: Tensor | None) -> Product:
+        if not self._fp8:
+            return self._expanded(weight, bias)
+        self.fp8.append(self._kernels.Fp8Linear(weight, bias))
+        return self.fp8[-1]
+
     def _expanded(self, weight: Tensor, bias: Tensor | None) -> Product:
-        if self._fp8:
-            self.fp8.append(self._kernels.Fp8Linear(weight, bias))
-            return self.fp8[-1]
         self.dense += 1
         return self._kernels.Linear(weight, bias)
 

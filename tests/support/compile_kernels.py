@@ -12,7 +12,7 @@ from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from kernels import attention, decode_attention, gemv, mlp, norm, prefill_attention, products, resident, rope_kv, sampling, skinny
+from kernels import attention, decode_attention, fp8, gemv, mlp, norm, prefill_attention, products, resident, rope_kv, sampling, skinny
 from kernels.launch import MOST_DEPENDENT_ROWS
 from kernels.reference import linear
 from kernels.reference.linear import Linear
@@ -61,7 +61,7 @@ def kernel_constants(kernel: Any) -> set[str]:
 
 
 def main() -> None:
-    for module in (decode_attention, gemv, mlp, norm, prefill_attention, resident, rope_kv, sampling, skinny):
+    for module in (decode_attention, fp8, gemv, mlp, norm, prefill_attention, resident, rope_kv, sampling, skinny):
         setattr(module, "launch", compile_kernel)  # noqa: B010
     setattr(linear, "_can_pack", lambda weight: False)  # noqa: B010
     assert not triton.knobs.runtime.interpret
@@ -90,6 +90,11 @@ def main() -> None:
         norms = (weight[:size], weight[:size]) if size == 128 else None
         q = rope_kv.rope_kv(torch.empty(7, (heads + 2 * kv_heads) * size, dtype=dtype), norms, 1e-5, (table, table), cache, cache, plan)
         attention.attend(q, cache, cache, plan, 0.1, torch.empty_like(q))
+        narrow = cache.to(torch.float8_e4m3fn)
+        rope_kv.rope_kv(torch.empty(7, (heads + 2 * kv_heads) * size, dtype=dtype), norms, 1e-5, (table, table), narrow, narrow, plan)
+        attention.attend(q, narrow, narrow, plan, 0.1, torch.empty_like(q))
+    fp8.quantise_rows(x)
+    fp8.quantise_rows(x, weight, 1e-5)
     columns = Arena(8, 4, 99, torch.device("cpu")).columns
     slot = torch.zeros(3, dtype=torch.int32)
     resident.write_words(slot, torch.stack((slot, slot)))
