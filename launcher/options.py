@@ -42,6 +42,17 @@ def device(text: str) -> str:
     raise argparse.ArgumentTypeError(f"{text!r} is neither cpu nor cuda nor cuda:N")
 
 
+def add_formats(parser: argparse.ArgumentParser) -> None:
+    """The flags that say which number formats a worker computes in and keeps."""
+    add = parser.add_argument
+    add("--dtype", choices=["auto", "float32", "bfloat16"], default="auto", help="number format of the arithmetic and of the weights in memory")
+    add(
+        "--kv-dtype", choices=["auto", "float32", "bfloat16", "fp8"], default="auto",
+        help="number format of keys and values; fp8 takes half of bfloat16 (auto: that of the arithmetic)",
+    )  # fmt: skip
+    add("--weights", choices=["auto", "fp8"], default="auto", help="fp8: quantise the matrices of the layers at the start; on Ada, Hopper and newer")
+
+
 def printable(text: str) -> str:
     """An argparse type: a name of printable characters, not empty."""
     if not text.strip() or not text.isprintable():

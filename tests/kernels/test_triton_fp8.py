@@ -39,7 +39,7 @@ def test_rope_kv_saturates(heads: int, kv_heads: int, size: int, normed: bool) -
     cos, sin = (x.to(DEVICE) for x in rope_table(RopeSpec(), size, 48))
     norms = (randn(size, dtype=WIDE), randn(size, dtype=WIDE)) if normed else None
     rope_kv(qkv, norms, 1e-6, (cos, sin), k_cache, v_cache, plan)
-    q, k, v = qkv.double().view(6, -1, size).split((heads, kv_heads, kv_heads), 1)
+    _, k, v = qkv.double().view(6, -1, size).split((heads, kv_heads, kv_heads), 1)
     if norms is not None:
         k = k * torch.rsqrt(k.square().mean(-1, keepdim=True) + 1e-6) * norms[1].double()
     positions = torch.tensor([14, 15, 16, 0, 1, 40], device=DEVICE)
