@@ -10,7 +10,6 @@ from triton.runtime import interpreter
 
 from kernels.reference.fp8 import E4M3, converted
 
-
 Convert = Callable[[Any, Any, Any, Any], Any]
 
 
