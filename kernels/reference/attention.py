@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from kernels.reference.fp8 import bits, converted
+from kernels.reference.fp8 import bits, converted, widen
 
 LONGEST_TO_SHORTEST = 2
 """Decode rows are computed together while none spans more than this many times the blocks of the shortest."""
@@ -165,7 +165,7 @@ def _gather(cache: Tensor, tiles: Tensor, out: Tensor) -> None:
     if cache.dtype == out.dtype:
         torch.index_select(cache, 0, tiles, out=out)
     else:
-        out.copy_(cache.index_select(0, tiles))
+        widen(cache.index_select(0, tiles), out)
 
 
 def _attend_chunk(q_THD: Tensor, k_KSD: Tensor, v_KSD: Tensor, part: _Chunk, scale: float, out_THD: Tensor) -> None:
