@@ -16,11 +16,11 @@ from typing import Any
 
 import torch
 
-from bench.gpu import attention_cases, product_cases, small_cases
+from bench.gpu import attention_cases, fp8_cases, product_cases, small_cases
 from bench.gpu.case import BF16, BUILDING, DEVICE, TOLERANCE, Case, check, copy_bandwidth, seconds
 from kernels.launch import dependent_launch
 
-PARTS = {"small": small_cases.cases, "attention": attention_cases.cases, "products": product_cases.cases}
+PARTS = {"small": small_cases.cases, "attention": attention_cases.cases, "products": product_cases.cases, "fp8": fp8_cases.cases}
 PEAK_EDGE = 8192
 """Edge of the square product that measures the matrix units."""
 
