@@ -1,6 +1,6 @@
 """Cases of FP8: attention over such keys and values, and products by such weights, beside the same products in bfloat16."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -68,7 +68,7 @@ def product_case(model: str, kind: str, rows: int) -> Case:
     x, gamma = normal(rows, columns), normal(columns)
     out: list[torch.Tensor] = []
 
-    def run(linears: list[Linear], number: int) -> None:
+    def run(linears: Sequence[Linear], number: int) -> None:
         if kind in ("qkv", "gate_up"):
             call = products.norm_linear if kind == "qkv" else products.norm_gate_up
             out[:] = [call(x, gamma, EPS, linears[number])]
