@@ -75,8 +75,6 @@ def _decode(
         in_width = column < D
         is_head = (member < G)[:, None] & in_width[None, :]
         q = tl.load(q_ptr + head[:, None] * D + column[None, :], mask=is_head, other=0.0)
-        if k_ptr.dtype.element_ty == tl.float8e4nv and q.dtype == tl.bfloat16:
-            q = q.to(tl.float16)  # the type FP8 widens to in one instruction for two values
         blocks_ptr = table_ptr + tl.load(slot_ptr + row).to(tl.int64) * table_stride
         best = tl.full([GROUP], float("-inf"), tl.float32)
         total = tl.zeros([GROUP], tl.float32)

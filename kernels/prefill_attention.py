@@ -103,8 +103,6 @@ def _prefill(
     cell = ((first + member) * H + kv_head * G + row % G)[:, None] * D + column[None, :]
     inside = (member < count)[:, None] & (column < D)[None, :]
     q = tl.load(q_ptr + cell, mask=inside, other=0.0)
-    if k_ptr.dtype.element_ty == tl.float8e4nv and q.dtype == tl.bfloat16:
-        q = q.to(tl.float16)  # the type FP8 widens to in one instruction for two values
     own = start + tl.minimum(member, count - 1)
     length = start + count
     best = tl.full([BM], float("-inf"), tl.float32)

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from kernels import gemv, skinny
+from kernels import fp8, gemv, narrow, skinny
 from kernels.fp8 import Fp8Linear
 from kernels.mlp import silu_mul
 from kernels.norm import rms_norm
@@ -22,8 +22,11 @@ def _few(x_TM: Tensor, norm_M: Tensor | None, eps: float, linear: Linear, out_TN
     if rows == 1 or (rows == 2 and depth <= DEEPEST_OF_TWO and out_TN.shape[1] <= WIDEST_OF_TWO):
         gemv.product(x_TM, norm_M, eps, linear.weight, linear.bias, out_TN, gated, add, scale=linear.scale)
         return
+    if linear.scale is not None:
+        narrow.product(*fp8.quantise_rows(x_TM, norm_M, eps), linear.weight, linear.scale, linear.bias, out_TN, gated, add)
+        return
     x = x_TM if norm_M is None else rms_norm(x_TM, norm_M, eps)
-    skinny.product(x, linear.weight, linear.bias, out_TN, gated, add, scale=linear.scale)
+    skinny.product(x, linear.weight, linear.bias, out_TN, gated, add)
 
 
 def _many(x_TM: Tensor, norm_M: Tensor, eps: float, product: Linear) -> Tensor:

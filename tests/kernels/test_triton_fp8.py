@@ -4,10 +4,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels import fp8, products
+from kernels import fp8, narrow, products
 from kernels.attention import attend, copy_blocks, plan_attention
 from kernels.reference import fp8 as reference
 from kernels.reference.fp8 import E4M3, LARGEST, converted
+from kernels.reference.narrow import product as twin_product
 from kernels.reference.rope import RopeSpec, rope_table, rotate
 from kernels.rope_kv import rope_kv
 from tests.kernels.test_triton_attention import BATCHES, dense, make_cache
@@ -138,11 +139,53 @@ def test_products_of_many_rows(rows: int, size: int, count: int, bias: bool, mon
     assert_close(residual, expected, 10.0)
 
 
-def test_few_rows_leave_the_input_as_it_is() -> None:
-    dtype = torch.bfloat16 if GPU else torch.float16
-    x, norm, weight = randn(3, 64, dtype=dtype), randn(64, dtype=dtype), randn(48, 64, dtype=dtype)
+@pytest.mark.parametrize("parts", [1, 3], ids=lambda n: f"parts-{n}")
+@pytest.mark.parametrize("gated", [False, True], ids=["added", "gated"])
+@pytest.mark.parametrize(("rows", "size", "count"), [(1, 64, 5), (3, 200, 40), (17, 1024, 33), (64, 576, 96)], ids=lambda n: str(n))
+def test_quantised_rows_by_quantised_weights(rows: int, size: int, count: int, gated: bool, parts: int) -> None:
+    torch.manual_seed(size + count)
+    x, x_scale = reference.quantise_rows(randn(rows, size, dtype=torch.float32))
+    weight, scale = reference.quantise_rows(randn(2 * count if gated else count, size, dtype=torch.float32) / size**0.5)
+    bias = None if gated else randn(count, dtype=WIDE)
+    start = randn(rows, count, dtype=WIDE)
+    product = (x.double() * x_scale.double()[:, None]) @ (weight.double() * scale.double()[:, None]).T
+    if gated:
+        gate, up = product.chunk(2, -1)
+        expected = gate * torch.sigmoid(gate) * up
+    else:
+        expected = product + bias.double() + start.double() if bias is not None else product
+    found, twin = start.clone(), start.clone()
+    narrow.product(x, x_scale, weight, scale, bias, found, gated, not gated, narrow.Settings(columns=64, depth=64, stages=2, parts=parts))
+    twin_product(x, x_scale, weight, scale, bias, twin, gated, not gated)
+    assert_close(found, expected, 10.0)
+    assert_close(twin, expected, 10.0)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 20])
+def test_products_of_few_rows(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One row leaves the input as it is; more are quantised like many."""
+    monkeypatch.setitem(products.FEW, torch.float32, 64)
+    torch.manual_seed(rows)
+    x, norm, weight = randn(rows, 80, dtype=WIDE), randn(80, dtype=WIDE), randn(96, 80, dtype=WIDE) / 9
     linear = fp8.Fp8Linear(weight)
     matrix = linear.weight.double() * linear.scale.double()[:, None]
-    wide = x.double() * torch.rsqrt(x.double().square().mean(-1, keepdim=True) + 1e-5) * norm.double()
-    for rows in (1, 3):
-        assert_close(products.norm_linear(x[:rows], norm, 1e-5, linear), wide[:rows] @ matrix.T)
+
+    def rounded(x: Tensor) -> Tensor:
+        codes, scale = reference.quantise_rows(x.float())
+        return x.double() if rows == 1 else codes.double() * scale.double()[:, None]
+
+    product = rounded(x.double() * torch.rsqrt(x.double().square().mean(-1, keepdim=True) + 1e-5) * norm.double()) @ matrix.T
+    assert_close(products.norm_linear(x, norm, 1e-5, linear), product, 10.0)
+    gate, up = product.chunk(2, -1)
+    assert_close(products.norm_gate_up(x, norm, 1e-5, linear), gate * torch.sigmoid(gate) * up, 20.0)
+    residual = randn(rows, 96, dtype=WIDE)
+    expected = residual.double() + rounded(x) @ matrix.T
+    products.linear_add(residual, x, linear)
+    assert_close(residual, expected, 10.0)
+
+
+def test_parts_that_do_not_fit() -> None:
+    x, weight = torch.zeros(64, 64, device=DEVICE).to(E4M3), torch.zeros(1, 64, device=DEVICE).to(E4M3).expand(1 << 17, 64)
+    out = torch.empty(64, 1 << 17, device=DEVICE)
+    with pytest.raises(ValueError, match="do not fit"):
+        narrow.product(x, out[:, 0], weight, out[0], None, out, settings=narrow.Settings(parts=2))
