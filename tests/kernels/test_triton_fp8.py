@@ -153,7 +153,7 @@ def test_quantised_rows_by_quantised_weights(rows: int, size: int, count: int, g
         gate, up = product.chunk(2, -1)
         expected = gate * torch.sigmoid(gate) * up
     else:
-        expected = product + bias.double() + start.double() if bias is not None else product
+        expected = product + (0.0 if bias is None else bias.double()) + start.double()
     found, twin = start.clone(), start.clone()
     narrow.product(x, x_scale, weight, scale, bias, found, gated, not gated, narrow.Settings(columns=64, depth=64, stages=2, parts=parts))
     twin_product(x, x_scale, weight, scale, bias, twin, gated, not gated)
