@@ -44,7 +44,7 @@ def product_case(model: str, kind: str, rows: int) -> Case:
 
     variants = {"default": partial(run, narrow), "library": partial(run, wide)}  # the latter by whatever is fastest in bfloat16
     floor = float(count * columns) if rows <= 256 else 2.0 * rows * count * columns
-    return Case(name=f"fp8 {kind} T{rows} {model}", floor=floor, operations=rows > 256, sets=sets, variants=variants, error=error, default="default")
+    return Case(name=f"{kind} T{rows} {model}", floor=floor, operations=rows > 256, sets=sets, variants=variants, error=error, default="default")
 
 
 def cases() -> Iterator[Case]:
