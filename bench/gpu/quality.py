@@ -1,6 +1,6 @@
-"""What FP8 costs in quality: `python -m bench.gpu.quality --model FILE [--device cpu] [--shapes 4x2048x512,32x256x1]`.
+"""What FP8 costs in quality: `python -m bench.gpu.quality --model FILE [--text FILE] [--device cpu] [--shapes 4x1792x512,32x128x1]`.
 
-The perplexity of a model on a fixed text (this repository's LICENSE, README.md and CONTRIBUTING.md), teacher forced through the worker's own
+The perplexity of a model on a text (this repository's LICENSE, README.md and CONTRIBUTING.md, one after the other), teacher forced through the worker's own
 decoder and cache: R sequences of L tokens, C tokens of each in a step. With C of 1 all are decode rows; R x C decides which products are taken.
 Beside it, position by position against the first variant: the mean divergence of the distributions (KL, in nats), how often both find
 the same token likeliest, and the difference in mean loss with its standard error.
@@ -40,8 +40,9 @@ class Shape:
     chunk: int
 
 
-def text() -> str:
-    return "\n".join((ROOT / name).read_text() for name in TEXTS)
+def text(path: Path | None = None) -> str:
+    """What the file holds, or this repository's documents. Raises OSError, as in an installed copy, which has none."""
+    return "\n".join((ROOT / name).read_text() for name in TEXTS) if path is None else path.read_text()
 
 
 def load_decoder(model: Path, device: torch.device, dtype: torch.dtype, positions: int, fp8: bool) -> Decoder:
@@ -152,12 +153,13 @@ def parse_shape(text: str) -> Shape:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--text", type=Path, help="another text; an installed copy has none of its own")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--dtype", default="auto")
-    parser.add_argument("--shapes", default="4x2048x512,32x256x1", help="sequences x tokens x tokens a step, separated by commas")
+    parser.add_argument("--shapes", default="4x1792x512,32x128x1", help="sequences x tokens x tokens a step, separated by commas")
     args = parser.parse_args()
     device = torch.device(args.device)
-    ids = load_vocabulary(args.model).encode(text(), False)
+    ids = load_vocabulary(args.model).encode(text(args.text), False)
     shapes = [parse_shape(part) for part in args.shapes.split(",")]
     for line in compare(args.model, device, resolve_dtype(args.dtype, device), ids, shapes):
         print(line, flush=True)

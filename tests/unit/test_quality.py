@@ -13,7 +13,9 @@ from tokenizer_proc.vocabulary import load_vocabulary
 CPU = torch.device("cpu")
 
 
-def test_text_and_shapes() -> None:
+def test_text_and_shapes(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("b")
+    assert text(tmp_path / "a") == "b"
     assert len(TEXTS) == 3
     assert "Apache License" in text()
     assert parse_shape("4x2048x512") == Shape(4, 2048, 512)
