@@ -1,9 +1,9 @@
 """What FP8 costs in quality: `python -m bench.gpu.quality --model FILE [--text FILE] [--device cpu] [--shapes 4x1792x512,32x128x1]`.
 
-The perplexity of a model on a text (this repository's LICENSE, README.md and CONTRIBUTING.md, one after the other), teacher forced through the worker's own
-decoder and cache: R sequences of L tokens, C tokens of each in a step. With C of 1 all are decode rows; R x C decides which products are taken.
-Beside it, position by position against the first variant: the mean divergence of the distributions (KL, in nats), how often both find
-the same token likeliest, and the difference in mean loss with its standard error.
+The perplexity of a model on a text (this repository's LICENSE, README.md and CONTRIBUTING.md, one after the other), teacher forced through the
+worker's own decoder and cache: R sequences of L tokens, C tokens of each in a step. With C of 1 all are decode rows; R x C decides which
+products are taken. Beside it, position by position against the first variant: the mean divergence of the distributions (KL, in nats), how often
+both find the same token likeliest, and the difference in mean loss with its standard error.
 """
 
 import argparse
