@@ -16,7 +16,11 @@ from torch import Tensor
 from kernels.launch import NEVER, launch, power_of_two, trigger, wait
 from kernels.mlp import silu
 
-PROGRAMS = 264
+MULTIPROCESSORS = 132
+"""Of an H200."""
+FEW = 64
+"""Programs from which a product is not cut into more parts."""
+DEEP = 4096
 SCRATCH_PARTS = 1 << 22
 SCRATCH_COUNTERS = 4096
 
@@ -93,12 +97,15 @@ def _scratch(device: torch.device) -> tuple[Tensor, Tensor]:
     return torch.empty(SCRATCH_PARTS, device=device), torch.zeros(SCRATCH_COUNTERS, dtype=torch.int32, device=device)
 
 
-def settings_for(rows: int, columns: int, depth: int, gated: bool) -> Settings:
-    """Parts so that about two programs come on each multiprocessor, none with less than two tiles of the depth."""
-    tiles, parts = triton.cdiv(columns, 32 if gated else 64), 1
-    while tiles * parts * 2 <= PROGRAMS and depth >= 2 * parts * 2 * 128:
+def settings_for(columns: int, depth: int, gated: bool) -> Settings:
+    """As measured best (bench/GPU.md): parts cost more than idle multiprocessors, but for deep weights."""
+    tiles, deep = triton.cdiv(columns, 32 if gated else 64), depth >= DEEP
+    parts = 1
+    while tiles * parts * 2 <= (MULTIPROCESSORS if deep else FEW) and depth >= 4 * parts * 128:
         parts *= 2
-    return Settings(parts=parts)
+    if tiles > MULTIPROCESSORS:
+        return Settings(parts=parts)
+    return Settings(depth=256, parts=parts) if deep else Settings(stages=6 if gated else 4, parts=parts)
 
 
 def product(
@@ -110,7 +117,7 @@ def product(
     Rows of both count their float32 `x_scale_T` and `scale` times. All contiguous; a gated product has no bias.
     """
     (rows, depth), columns = x_TM.shape, out_TN.shape[1]
-    chosen = settings or settings_for(rows, columns, depth, gated)
+    chosen = settings or settings_for(columns, depth, gated)
     wide = chosen.columns // 2 if gated else chosen.columns
     tiles, block = triton.cdiv(columns, wide), max(16, power_of_two(rows))
     if chosen.parts > 1 and (tiles * chosen.parts * chosen.columns * block > SCRATCH_PARTS or tiles > SCRATCH_COUNTERS):
