@@ -4,6 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from checkpoint.config import ModelConfig
+from checkpoint.shapes import SHAPES
 from kernels import fp8, narrow, products
 from kernels.attention import attend, copy_blocks, plan_attention
 from kernels.reference import fp8 as reference
@@ -189,3 +191,15 @@ def test_parts_that_do_not_fit() -> None:
     out = torch.empty(64, 1 << 17, device=DEVICE)
     with pytest.raises(ValueError, match="do not fit"):
         narrow.product(x, out[:, 0], weight, out[0], None, out, settings=narrow.Settings(parts=2))
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys())
+def test_settings_fit(shape: ModelConfig) -> None:
+    """Shared memory of an H200 and the scratch memory, at the most rows; every part of the depth has something to do."""
+    width = shape.heads * shape.head_dim
+    sides = [(width + 2 * shape.kv_heads * shape.head_dim, shape.hidden), (shape.hidden, width), (shape.mlp, shape.hidden), (shape.hidden, shape.mlp)]
+    for (columns, depth), gated in zip(sides, (False, False, True, False), strict=True):
+        found = narrow.settings_for(columns, depth, gated)
+        assert (found.columns + 64) * found.depth * found.stages < 227 * 1024
+        assert columns * found.parts * 64 <= narrow.SCRATCH_PARTS
+        assert found.parts * found.depth <= depth
