@@ -5,13 +5,14 @@ from typing import Any
 import torch
 
 from kernels.quantised import quant_linear
-from kernels.reference import attention, embedding, linear, mlp, norm, products, resident, rope, rope_kv, sampling
+from kernels.reference import attention, embedding, fp8, linear, mlp, norm, products, resident, rope, rope_kv, sampling
 
 
 class Reference:
     """The plain-torch set, for CPU."""
 
     Linear = linear.Linear
+    Fp8Linear = fp8.Fp8Linear
     quant_linear = staticmethod(quant_linear)
     embed = staticmethod(embedding.embed)
     rms_norm = staticmethod(norm.rms_norm)

@@ -2,9 +2,9 @@
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-from kernels import gemv, skinny
+from kernels import fp8, gemv, narrow, skinny
+from kernels.fp8 import Fp8Linear
 from kernels.mlp import silu_mul
 from kernels.norm import rms_norm
 from kernels.reference.linear import Linear
@@ -20,10 +20,18 @@ def _few(x_TM: Tensor, norm_M: Tensor | None, eps: float, linear: Linear, out_TN
     """For one row the norm is part of the product; for more a kernel of its own costs less than every program's norm of all rows."""
     rows, depth = x_TM.shape
     if rows == 1 or (rows == 2 and depth <= DEEPEST_OF_TWO and out_TN.shape[1] <= WIDEST_OF_TWO):
-        gemv.product(x_TM, norm_M, eps, linear.weight, linear.bias, out_TN, gated, add)
+        gemv.product(x_TM, norm_M, eps, linear.weight, linear.bias, out_TN, gated, add, scale=linear.scale)
+        return
+    if linear.scale is not None:
+        narrow.product(*fp8.quantise_rows(x_TM, norm_M, eps), linear.weight, linear.scale, linear.bias, out_TN, gated, add)
         return
     x = x_TM if norm_M is None else rms_norm(x_TM, norm_M, eps)
     skinny.product(x, linear.weight, linear.bias, out_TN, gated, add)
+
+
+def _many(x_TM: Tensor, norm_M: Tensor, eps: float, product: Linear) -> Tensor:
+    """The library's product of rms_norm(x)."""
+    return product.normed(x_TM, norm_M, eps) if isinstance(product, Fp8Linear) else product(rms_norm(x_TM, norm_M, eps))
 
 
 def norm_linear(x_TM: Tensor, norm_M: Tensor, eps: float, product: Linear, dtype: torch.dtype | None = None) -> Tensor:
@@ -32,7 +40,7 @@ def norm_linear(x_TM: Tensor, norm_M: Tensor, eps: float, product: Linear, dtype
     Of type `dtype` where an own kernel computes it (None: that of x); the library's products are rounded to the type of x and stay so.
     """
     if len(x_TM) > FEW[x_TM.dtype]:
-        return product(rms_norm(x_TM, norm_M, eps))
+        return _many(x_TM, norm_M, eps, product)
     out = x_TM.new_empty(len(x_TM), len(product.weight), dtype=dtype)
     _few(x_TM, norm_M, eps, product, out, False, False)
     return out
@@ -42,7 +50,7 @@ def linear_add(residual_TN: Tensor, x_TM: Tensor, product: Linear) -> None:
     """Add x @ weight.T + bias into the contiguous `residual_TN` in place."""
     if len(x_TM) <= FEW[x_TM.dtype]:
         _few(x_TM, None, 0.0, product, residual_TN, False, True)
-    elif product.bias is None:
+    elif product.bias is None and product.scale is None:
         residual_TN.addmm_(x_TM, product.weight.T)
     else:
         residual_TN.add_(product(x_TM))
@@ -51,7 +59,7 @@ def linear_add(residual_TN: Tensor, x_TM: Tensor, product: Linear) -> None:
 def norm_gate_up(x_TM: Tensor, norm_M: Tensor, eps: float, product: Linear) -> Tensor:
     """silu(gate) * up, [T, N / 2], of the product of rms_norm(x), whose first half of columns is the gate."""
     if len(x_TM) > FEW[x_TM.dtype] or product.bias is not None:
-        return silu_mul(functional.linear(rms_norm(x_TM, norm_M, eps), product.weight, product.bias))
+        return silu_mul(_many(x_TM, norm_M, eps, product))
     out = x_TM.new_empty(len(x_TM), len(product.weight) // 2)
     _few(x_TM, norm_M, eps, product, out, True, False)
     return out

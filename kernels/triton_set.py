@@ -2,13 +2,14 @@
 
 from typing import Any
 
-from kernels import attention, mlp, norm, products, resident, rope_kv, sampling
+from kernels import attention, fp8, mlp, norm, products, resident, rope_kv, sampling
 from kernels.backend import Reference
 
 
 class Triton(Reference):
     """Same members as `Reference`; batches of `plan_attention` are this set's own."""
 
+    Fp8Linear: Any = fp8.Fp8Linear
     rms_norm = staticmethod(norm.rms_norm)
     add_rms_norm = staticmethod(norm.add_rms_norm)
     rope_rows = staticmethod(rope_kv.rope_rows)

@@ -12,7 +12,7 @@ from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from kernels import attention, decode_attention, gemv, mlp, norm, prefill_attention, products, resident, rope_kv, sampling, skinny
+from kernels import attention, decode_attention, fp8, gemv, mlp, narrow, norm, prefill_attention, products, resident, rope_kv, sampling, skinny
 from kernels.launch import MOST_DEPENDENT_ROWS
 from kernels.reference import linear
 from kernels.reference.linear import Linear
@@ -61,7 +61,7 @@ def kernel_constants(kernel: Any) -> set[str]:
 
 
 def main() -> None:
-    for module in (decode_attention, gemv, mlp, norm, prefill_attention, resident, rope_kv, sampling, skinny):
+    for module in (decode_attention, fp8, gemv, mlp, narrow, norm, prefill_attention, resident, rope_kv, sampling, skinny):
         setattr(module, "launch", compile_kernel)  # noqa: B010
     setattr(linear, "_can_pack", lambda weight: False)  # noqa: B010
     assert not triton.knobs.runtime.interpret
@@ -78,8 +78,8 @@ def main() -> None:
         products.linear_add(torch.empty(rows, 64, dtype=dtype), deep, Linear(torch.empty(64, 3072, dtype=dtype)))
     row_weight, scale = torch.empty(128, 1024).to(torch.float8_e4m3fn), torch.empty(128)
     for depth, gated in ((1024, True), (576, False)):
-        narrow = row_weight.view(-1)[: 128 * depth].view(128, depth)
-        gemv.product(torch.empty(1, depth, dtype=dtype), weight, 1e-5, narrow, None, torch.empty(1, 64), gated, False, scale=scale)
+        cut = row_weight.view(-1)[: 128 * depth].view(128, depth)
+        gemv.product(torch.empty(1, depth, dtype=dtype), weight, 1e-5, cut, None, torch.empty(1, 64), gated, False, scale=scale)
     small, factors = matrix.to(torch.float8_e4m3fn), torch.empty(64)
     skinny.product(x, small, None, torch.empty(64, 32, dtype=dtype), gated=True, scale=factors)
     skinny.product(x, small, None, torch.empty(64, 64, dtype=dtype), add=True, scale=factors)
@@ -90,6 +90,13 @@ def main() -> None:
         norms = (weight[:size], weight[:size]) if size == 128 else None
         q = rope_kv.rope_kv(torch.empty(7, (heads + 2 * kv_heads) * size, dtype=dtype), norms, 1e-5, (table, table), cache, cache, plan)
         attention.attend(q, cache, cache, plan, 0.1, torch.empty_like(q))
+        small = cache.to(torch.float8_e4m3fn)
+        rope_kv.rope_kv(torch.empty(7, (heads + 2 * kv_heads) * size, dtype=dtype), norms, 1e-5, (table, table), small, small, plan)
+        attention.attend(q, small, small, plan, 0.1, torch.empty_like(q))
+    fp8.quantise_rows(x)
+    codes, factors = fp8.quantise_rows(x, weight, 1e-5)
+    narrow.product(codes[:3], factors[:3], row_weight, scale, None, torch.empty(3, 64, dtype=dtype), gated=True)
+    narrow.product(codes, factors, row_weight, scale, None, torch.empty(64, 128, dtype=dtype), add=True, settings=narrow.Settings(parts=4))
     columns = Arena(8, 4, 99, torch.device("cpu")).columns
     slot = torch.zeros(3, dtype=torch.int32)
     resident.write_words(slot, torch.stack((slot, slot)))
