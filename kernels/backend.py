@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from kernels.quantised import quant_linear
-from kernels.reference import attention, embedding, fp8, linear, mlp, norm, products, resident, rope, rope_kv, sampling
+from kernels.reference import attention, decode_row, embedding, fp8, linear, mlp, norm, products, resident, rope, rope_kv, sampling
 
 
 class Reference:
@@ -19,10 +19,9 @@ class Reference:
     add_rms_norm = staticmethod(norm.add_rms_norm)
     rope_table = staticmethod(rope.rope_table)
     rope_rows = staticmethod(rope_kv.rope_rows)
-    rope_kv = staticmethod(rope_kv.rope_kv)
+    rope_attend = staticmethod(decode_row.rope_attend)
     plan_attention = staticmethod(attention.plan_attention)
     copy_blocks = staticmethod(attention.copy_blocks)
-    attend = staticmethod(attention.attend)
     silu_mul = staticmethod(mlp.silu_mul)
     norm_linear = staticmethod(products.norm_linear)
     linear_add = staticmethod(products.linear_add)

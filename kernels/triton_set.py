@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from kernels import attention, fp8, mlp, norm, products, resident, rope_kv, sampling
+from kernels import attention, decode_row, fp8, mlp, norm, products, resident, rope_kv, sampling
 from kernels.backend import Reference
 
 
@@ -13,9 +13,8 @@ class Triton(Reference):
     rms_norm = staticmethod(norm.rms_norm)
     add_rms_norm = staticmethod(norm.add_rms_norm)
     rope_rows = staticmethod(rope_kv.rope_rows)
-    rope_kv: Any = staticmethod(rope_kv.rope_kv)
+    rope_attend: Any = staticmethod(decode_row.rope_attend)
     plan_attention: Any = staticmethod(attention.plan_attention)
-    attend: Any = staticmethod(attention.attend)
     silu_mul = staticmethod(mlp.silu_mul)
     norm_linear: Any = staticmethod(products.norm_linear)
     linear_add: Any = staticmethod(products.linear_add)

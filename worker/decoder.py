@@ -95,8 +95,7 @@ class Decoder:
     ) -> None:
         count, size = mixed.shape[0], self.config.head_dim
         norms = None if layer.q_norm is None or layer.k_norm is None else (layer.q_norm, layer.k_norm)
-        q = self._kernels.rope_kv(qkv, norms, self.config.norm_eps, rope, *cache, batch)
-        self._kernels.attend(q, *cache, batch, self._scale, mixed.view(count, -1, size))
+        self._kernels.rope_attend(qkv, norms, self.config.norm_eps, rope, *cache, batch, self._scale, mixed.view(count, -1, size))
 
     def _logits(self, x: Tensor, wanted: Tensor | None) -> Tensor:
         if wanted is None:

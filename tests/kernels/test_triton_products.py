@@ -67,9 +67,8 @@ def test_parts_leave_the_counters_at_zero() -> None:
 
 
 def test_pieces_cover_a_row() -> None:
-    assert [gemv.pieces(n) for n in (1, 576, 1024, 1536, 3072, 8192, 14336)] == [
-        (1, 1), (1024, 1), (1024, 1), (512, 3), (1024, 3), (2048, 4), (2048, 7),
-    ]  # fmt: skip
+    assert [gemv.pieces(n, 2) for n in (1, 576, 1024, 1536, 3072)] == [(1, 1), (1024, 1), (512, 2), (512, 3), (512, 6)]
+    assert [gemv.pieces(n, 8) for n in (768, 1024, 3072, 8192, 14336)] == [(256, 3), (1024, 1), (1024, 3), (2048, 4), (2048, 7)]
 
 
 @pytest.mark.parametrize("rows", [1, 2])

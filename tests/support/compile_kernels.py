@@ -12,7 +12,9 @@ from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from kernels import attention, decode_attention, fp8, gemv, mlp, narrow, norm, prefill_attention, products, resident, rope_kv, sampling, skinny
+from kernels import (
+    attention, decode_attention, decode_row, fp8, gemv, mlp, narrow, norm, prefill_attention, products, resident, rope_kv, sampling, skinny,
+)  # fmt: skip
 from kernels.launch import MOST_DEPENDENT_ROWS
 from kernels.reference import linear
 from kernels.reference.linear import Linear
@@ -61,7 +63,7 @@ def kernel_constants(kernel: Any) -> set[str]:
 
 
 def main() -> None:
-    for module in (decode_attention, fp8, gemv, mlp, narrow, norm, prefill_attention, resident, rope_kv, sampling, skinny):
+    for module in (decode_attention, decode_row, fp8, gemv, mlp, narrow, norm, prefill_attention, resident, rope_kv, sampling, skinny):
         setattr(module, "launch", compile_kernel)  # noqa: B010
     setattr(linear, "_can_pack", lambda weight: False)  # noqa: B010
     assert not triton.knobs.runtime.interpret
@@ -93,6 +95,10 @@ def main() -> None:
         small = cache.to(torch.float8_e4m3fn)
         rope_kv.rope_kv(torch.empty(7, (heads + 2 * kv_heads) * size, dtype=dtype), norms, 1e-5, (table, table), small, small, plan)
         attention.attend(q, small, small, plan, 0.1, torch.empty_like(q))
+        for rows in (1, 8):
+            plan = attention.plan_attention(torch.zeros(rows, 33, dtype=torch.int32), [500] * rows, [1] * rows, rows, heads, kv_heads, 16, window)
+            qkv, out = torch.empty(rows, (heads + 2 * kv_heads) * size, dtype=dtype), torch.empty(rows, heads, size, dtype=dtype)
+            decode_row.rope_attend(qkv, norms, 1e-6, (table, table), cache, cache, plan, 0.1, out)
     fp8.quantise_rows(x)
     codes, factors = fp8.quantise_rows(x, weight, 1e-5)
     narrow.product(codes[:3], factors[:3], row_weight, scale, None, torch.empty(3, 64, dtype=dtype), gated=True)
