@@ -11,6 +11,8 @@ import triton
 from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
+from triton.experimental.gluon._runtime import GluonASTSource
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from kernels import attention, decode_attention, gemv, mlp, norm, prefill_attention, products, resident, rope_kv, sampling, skinny
 from kernels.launch import MOST_DEPENDENT_ROWS
@@ -31,11 +33,13 @@ def compile_kernel(kernel: Any, grid: tuple[int, ...], rows: int, *arguments: An
     """Stands in for `kernels.launch.launch`."""
     names = kernel.arg_names
     values = {**dict(zip(names, arguments, strict=False)), **{k: v for k, v in settings.items() if k in names}, "PDL": rows <= MOST_DEPENDENT_ROWS}
-    options = {k: v for k, v in settings.items() if k not in names}
+    options = {k: v for k, v in settings.items() if k not in names or k == "num_warps"}  # a Gluon kernel also wants to know its warps
     signature, constants, attributes = {}, {}, {}
     for index, name in enumerate(names):
         value = values[name]
-        if isinstance(value, Tensor):
+        if isinstance(value, TensorDescriptor):
+            signature[name] = f"tensordesc<{TYPES[value.base.dtype][1:]}{value.block_shape},{value.layout!r}>"
+        elif isinstance(value, Tensor):
             signature[name] = TYPES[value.dtype]
             if name not in ("slot_ptr", "position_ptr", "tile_ptr"):
                 attributes[(index,)] = [["tt.divisibility", 16]]
@@ -49,7 +53,7 @@ def compile_kernel(kernel: Any, grid: tuple[int, ...], rows: int, *arguments: An
         return
     SEEN.add(key)
     began = time.perf_counter()
-    source = ASTSource(kernel, signature, constants, attributes)
+    source = (GluonASTSource if kernel.is_gluon() else ASTSource)(kernel, signature, constants, attributes)
     built = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={**options, "launch_pdl": rows <= MOST_DEPENDENT_ROWS})
     found = {k: v for k, v in constants.items() if isinstance(v, int)}
     seconds = time.perf_counter() - began
@@ -100,8 +104,12 @@ def main() -> None:
     one = zeros[:1]
     some = Penalties(row=ints[:1], counts=zeros[None], seen=ints[None] > 0, repetition=one, presence=one, frequency=one)
     for penalties in (None, some):
-        batch = SamplingBatch(temperature=zeros, top_p=zeros, top_k=ints, min_p=zeros, seed=ints, position=ints, filtered=[0], penalties=penalties)
-        sampling.sample(torch.randn(2, 20_000, dtype=dtype), batch)
+        for filtered in ([], [0]):
+            batch = SamplingBatch(
+                temperature=zeros, top_p=zeros, top_k=ints, min_p=zeros, seed=ints, position=ints,
+                random=[0], filtered=filtered, penalties=penalties,
+            )  # fmt: skip
+            sampling.sample(torch.randn(2, 20_000, dtype=dtype), batch)
 
 
 if __name__ == "__main__":
