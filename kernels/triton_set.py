@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from kernels import attention, mlp, norm, products, resident, rope_kv, sampling
+from kernels import attention, mlp, norm, products, resident, ring, rope_kv, sampling
 from kernels.backend import Reference
 
 
@@ -16,6 +16,7 @@ class Triton(Reference):
     plan_attention: Any = staticmethod(attention.plan_attention)
     attend: Any = staticmethod(attention.attend)
     silu_mul = staticmethod(mlp.silu_mul)
+    new_rows = staticmethod(ring.new_rows)
     norm_linear: Any = staticmethod(products.norm_linear)
     linear_add: Any = staticmethod(products.linear_add)
     norm_gate_up: Any = staticmethod(products.norm_gate_up)

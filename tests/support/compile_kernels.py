@@ -14,7 +14,7 @@ from triton.compiler import ASTSource
 from triton.experimental.gluon._runtime import GluonASTSource
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from kernels import attention, decode_attention, gemv, mlp, norm, prefill_attention, products, resident, rope_kv, sampling, skinny
+from kernels import attention, decode_attention, gemv, mlp, norm, prefill_attention, products, resident, ring, rope_kv, sampling, skinny
 from kernels.launch import MOST_DEPENDENT_ROWS
 from kernels.reference import linear
 from kernels.reference.linear import Linear
@@ -65,7 +65,7 @@ def kernel_constants(kernel: Any) -> set[str]:
 
 
 def main() -> None:
-    for module in (decode_attention, gemv, mlp, norm, prefill_attention, resident, rope_kv, sampling, skinny):
+    for module in (decode_attention, gemv, mlp, norm, prefill_attention, resident, ring, rope_kv, sampling, skinny):
         setattr(module, "launch", compile_kernel)  # noqa: B010
     setattr(linear, "_can_pack", lambda weight: False)  # noqa: B010
     assert not triton.knobs.runtime.interpret
@@ -84,6 +84,10 @@ def main() -> None:
     for depth, gated in ((1024, True), (576, False)):
         narrow = row_weight.view(-1)[: 128 * depth].view(128, depth)
         gemv.product(torch.empty(1, depth, dtype=dtype), weight, 1e-5, narrow, None, torch.empty(1, 64), gated, False, scale=scale)
+    for tile in (ring.Settings(64, 32, 128, 8, 4), ring.Settings(128, 64, 64, 3, 3, 4)):
+        for gated, gamma in ((True, None), (False, matrix[0, :64])):
+            squares = torch.empty(64, 24) if gated else None
+            ring.product(x, matrix, None, torch.empty(64, 32 if gated else 64, dtype=dtype), gated, not gated, tile, squares, 1e-5, gamma)
     small, factors = matrix.to(torch.float8_e4m3fn), torch.empty(64)
     skinny.product(x, small, None, torch.empty(64, 32, dtype=dtype), gated=True, scale=factors)
     skinny.product(x, small, None, torch.empty(64, 64, dtype=dtype), add=True, scale=factors)
