@@ -5,13 +5,14 @@ from typing import Any
 import torch
 
 from kernels.quantised import quant_linear
-from kernels.reference import attention, decode_row, embedding, linear, mlp, norm, products, resident, rope, rope_kv, sampling
+from kernels.reference import attention, decode_row, embedding, fp8, linear, mlp, norm, products, resident, rope, rope_kv, sampling
 
 
 class Reference:
     """The plain-torch set, for CPU."""
 
     Linear = linear.Linear
+    Fp8Linear = fp8.Fp8Linear
     quant_linear = staticmethod(quant_linear)
     embed = staticmethod(embedding.embed)
     rms_norm = staticmethod(norm.rms_norm)
@@ -22,6 +23,7 @@ class Reference:
     plan_attention = staticmethod(attention.plan_attention)
     copy_blocks = staticmethod(attention.copy_blocks)
     silu_mul = staticmethod(mlp.silu_mul)
+    new_rows = staticmethod(products.new_rows)
     norm_linear = staticmethod(products.norm_linear)
     linear_add = staticmethod(products.linear_add)
     norm_gate_up = staticmethod(products.norm_gate_up)

@@ -19,9 +19,10 @@ from worker.args import WorkerArgs
 from worker.bandwidth import copy_bandwidth
 from worker.decoder import Decoder
 from worker.engine import StepEngine
+from worker.formats import resolve_dtype, resolve_kv_dtype, resolve_weights
 from worker.memory import make_cache
 from worker.step import Engine
-from worker.weights import Read, ReadRaw, build_decoder, dummy_reader, resolve_dtype, to_tensor
+from worker.weights import Read, ReadRaw, build_decoder, dummy_reader, to_tensor
 
 log = logging.getLogger(__name__)
 
@@ -44,9 +45,10 @@ def _positions(args: WorkerArgs, config: ModelConfig) -> int:
 def _decoder(args: WorkerArgs, config: ModelConfig, positions: int, progress: Callable[[float], None]) -> Decoder:
     device = torch.device(args.device)
     kernels, dtype = kernels_for(device), resolve_dtype(args.dtype, device)
+    fp8 = resolve_weights(args.weights, dtype, device)
 
     def build(read: Read, read_raw: ReadRaw | None = None) -> Decoder:
-        return build_decoder(config, read, kernels, dtype, positions, progress, read_raw, device)
+        return build_decoder(config, read, kernels, dtype, positions, progress, read_raw, device, fp8)
 
     if args.dummy_weights:
         return build(dummy_reader({name: tuple(shape) for name, shape in expected_tensors(config).items()}, device, dtype))
@@ -79,11 +81,11 @@ def _device(name: str) -> torch.device:
 
 @dataclass(frozen=True, kw_only=True)
 class Loaded:
-    """A model on its device, for rows of at most `positions` tokens."""
+    """A model on its device, for rows of at most `positions` tokens; its keys and values are to be kept as `kv_dtype`."""
 
     decoder: Decoder
     kernels: Kernels
-    dtype: torch.dtype
+    kv_dtype: torch.dtype
     device: torch.device
     positions: int
 
@@ -97,14 +99,14 @@ def load_engine(args: WorkerArgs, reporter: Reporter, stopping: Callable[[], boo
     if found.device.type == "cuda":
         from worker.resident.load import make_resident  # needs Triton
 
-        return make_resident(found.decoder, found.kernels, args, found.dtype, found.device, found.positions)
+        return make_resident(found.decoder, found.kernels, args, found.kv_dtype, found.device, found.positions)
     return waiting_engine(args, found)
 
 
 def waiting_engine(args: WorkerArgs, found: Loaded) -> Engine:
     """The engine that waits for every step, with its pool. Raises PoolError."""
     sizes = args.kv_tokens, args.block_size, args.max_slots, found.positions
-    cache = make_cache(found.decoder.config, found.dtype, *sizes, found.device)
+    cache = make_cache(found.decoder.config, found.kv_dtype, *sizes, found.device)
     return Engine(found.decoder, cache, found.kernels, args.max_slots, found.positions // args.block_size, args.max_step_tokens)
 
 
@@ -117,6 +119,7 @@ def load_model(args: WorkerArgs, reporter: Reporter, stopping: Callable[[], bool
     if args.block_size < 1 or args.max_slots < 1 or args.max_step_tokens < 1:
         raise ValueError("block_size, max_slots and max_step_tokens must be at least 1")
     device = _device(args.device)
+    kv_dtype = resolve_kv_dtype(args.kv_dtype, resolve_dtype(args.dtype, device), device)
     config = _config(args)
     log.info(
         "%s: %d layers, hidden %d, %d/%d heads of %d, vocabulary %d, context %d, rope %s with theta %g",
@@ -133,6 +136,4 @@ def load_model(args: WorkerArgs, reporter: Reporter, stopping: Callable[[], bool
     progress(0.0)
     decoder = _decoder(args, config, positions, progress)
     log.info("loaded %s in %.1f s", args.model_shape or args.model, time.perf_counter() - began)
-    return Loaded(
-        decoder=decoder, kernels=kernels_for(device), dtype=resolve_dtype(args.dtype, device), device=device, positions=positions
-    )  # fmt: skip
+    return Loaded(decoder=decoder, kernels=kernels_for(device), kv_dtype=kv_dtype, device=device, positions=positions)
