@@ -137,8 +137,8 @@ def _row(
     wait(PDL)
     x_ptr = qkv_ptr + row * (H + 2 * K) * D
     q = _turn(x_ptr + head * D, column, mate, inside, q_gamma, q_mate, cos, sin, eps, D, NORM)
-    new_k = _turn(x_ptr + (H + kv_head) * D, column, mate, inside, k_gamma, k_mate, cos, sin, eps, D, NORM)
-    new_v = tl.load(x_ptr + (H + K + kv_head) * D + column, mask=inside, other=0.0)
+    new_k = _turn(x_ptr + (H + kv_head) * D, column, mate, inside, k_gamma, k_mate, cos, sin, eps, D, NORM).to(k_ptr.dtype.element_ty)
+    new_v = tl.load(x_ptr + (H + K + kv_head) * D + column, mask=inside, other=0.0).to(v_ptr.dtype.element_ty)
     scale *= LOG2E
     best = tl.where(newest, tl.sum(q.to(tl.float32) * new_k.to(tl.float32), 0) * scale, float("-inf"))
     total = tl.where(newest, 1.0, 0.0)

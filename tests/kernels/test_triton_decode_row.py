@@ -96,3 +96,20 @@ def test_many_rows_and_prompts_take_the_separate_kernels() -> None:
     assert_close(out[:5], dense(q[:5], k[:5], v[:5], 0, 0.2, None))
     keys[1][0, -1], keys[1][1, -1] = k[5], v[5]
     assert_close(out[5:], dense(q[5:], keys[1][0], keys[1][1], 20, 0.2, None))
+
+
+def test_keys_and_values_of_eight_bits_are_read_as_they_are_written() -> None:
+    torch.manual_seed(4)
+    heads, kv_heads, size, at = 4, 2, 64, 20
+    keys = [randn(2, at + 1, kv_heads, size, dtype=torch.float32)]
+    k_cache, v_cache, table = make_cache(keys, [at], None, 16, torch.float32)
+    k_cache, v_cache = (torch.nan_to_num(cache).to(torch.float8_e4m3fn) for cache in (k_cache, v_cache))
+    qkv = randn(1, (heads + 2 * kv_heads) * size, dtype=torch.float32)
+    cos, sin = (x.to(DEVICE) for x in rope_table(RopeSpec(), size, 64))
+    out = poisoned(1, heads, size, dtype=torch.float32)
+    plan = plan_attention(table, [at], [1], 1, heads, kv_heads, 16)
+    decode_row.rope_decode(qkv, None, 1e-6, (cos, sin), k_cache, v_cache, plan, 0.2, out, decode_row.Settings(shares=2))
+    q, k, _ = expected(qkv, None, (cos.double()[at : at + 1], sin.double()[at : at + 1]), heads, kv_heads, size)
+    assert_close(k_cache[int(table[0, 1]), :, at - 16].float(), k[0], 3e3)
+    read_k, read_v = (cache[table[0]].float().transpose(1, 2).reshape(-1, kv_heads, size)[: at + 1] for cache in (k_cache, v_cache))
+    assert_close(out, dense(q, read_k, read_v, at, 0.2, None))

@@ -120,6 +120,7 @@ def main() -> None:
         plan = attention.plan_attention(torch.zeros(1, 33, dtype=torch.int32), [500], [1], 1, heads, kv_heads, 16, window)
         qkv, out = torch.empty(1, (heads + 2 * kv_heads) * size, dtype=dtype), torch.empty(1, heads, size, dtype=dtype)
         decode_row.rope_attend(qkv, norms, 1e-6, (table, table), cache, cache, plan, 0.1, out)
+        decode_row.rope_attend(qkv, norms, 1e-6, (table, table), small, small, plan, 0.1, out)
     fp8.quantise_rows(x)
     codes, factors = fp8.quantise_rows(x, weight, 1e-5)
     narrow.product(codes[:3], factors[:3], row_weight, scale, None, torch.empty(3, 64, dtype=dtype), gated=True)
