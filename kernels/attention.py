@@ -31,8 +31,6 @@ class AttentionBatch:
     tiles: Tensor
     singles: int
     window: int | None
-    longest: int = 0
-    balanced: bool = False
     shares: Shares | None = None
 
 
