@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kernels import hopper, hopper_prefill
 from kernels.decode_attention import Shares, decode, settings_for, share_out
 from kernels.prefill_attention import prefill, tile_tokens
 from kernels.reference import attention as reference
@@ -72,7 +73,11 @@ def plan_attention(
 def attend(q_THD: Tensor, k_cache: Tensor, v_cache: Tensor, batch: AttentionBatch, scale: float, out_THD: Tensor) -> None:
     """Softmax(q k^T * scale) v for every token of the step, into `out_THD`. The step's own keys must already be written (`rope_kv`)."""
     if len(batch.tiles):
-        prefill(q_THD, k_cache, v_cache, batch.table, batch.slot, batch.position, batch.tiles, batch.window, scale, out_THD)
+        where = batch.table, batch.slot, batch.position, batch.tiles
+        if hopper.fits(q_THD, k_cache, batch.window):
+            hopper_prefill.prefill(q_THD, k_cache, v_cache, *where, scale, out_THD)
+        else:
+            prefill(q_THD, k_cache, v_cache, *where, batch.window, scale, out_THD)
     if batch.singles:
         rows = slice(len(q_THD) - batch.singles, None)
         slot, position, kv_heads = batch.slot[rows], batch.position[rows], k_cache.shape[1]

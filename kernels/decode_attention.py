@@ -1,9 +1,9 @@
 """Paged attention for rows of one token: flash decoding (Dao et al., 2023) in Triton, with the work shared out as in Stream-K (Osama et al., 2023).
 
-The keys of all rows and key/value heads, in tiles, are one line, cut into as many equal shares as there are programs, so that the device is
-full to the end whatever the rows' lengths. A program goes over the items (a key/value head of a row) of its share, the query heads of an item
-packed into one matrix product; a second kernel merges the items that lie in more than one share, in the order of the line. The shares depend on
-the positions alone: a small kernel writes them on the device, once a step for all layers.
+Every program has a share of the keys. With many rows, or rows of one length, a share is an item (a key/value head of a row), the longest first.
+Otherwise the keys of all items, in tiles, are one line, cut into as many equal shares as there are programs: the items that lie in more than one
+share are merged, in the order of the line, by a second kernel or by the last program to arrive. A small kernel writes the shares on the device,
+once a step for all layers, from nothing but the rows' positions.
 """
 
 from typing import Any, NamedTuple
@@ -13,37 +13,47 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels import hopper, hopper_decode
 from kernels.launch import LOG2E, NEVER, launch, power_of_two, trigger, wait
 from kernels.prefill_attention import halves
 
 PROCESSORS = 4 if triton.knobs.runtime.interpret else 132
 """Multiprocessors of an H200; few where one program after the other is interpreted."""
+MANY = 1024
+"""Items from which on each is a share."""
+FEW = 256
+"""Items below which merging is quicker in a kernel of its own."""
+LINE, ITEMS, EITHER = 0, 1, 2
+"""How keys are shared out: along the line, by items, or whichever suits the rows' lengths."""
 WORDS = 8
-"""Of a share: row, slot, keys of the row, key/value head and tile it begins at, tiles, and the shares that its first item goes on in from the
-one before (0 unless that one begins the item)."""
+"""Of a share: row, slot, keys of the row, key/value head and tile it begins at, tiles; if its first item began in the share before, in how many
+shares it goes on from here, otherwise 0; and the share after the one that its first item begins in."""
 PIECES = 8
 """Pieces of an item that are merged at once."""
 PLANNED = 16
 """Shares that a program of the planning kernel writes."""
+LEAST_ROWS = 256
+"""Rows that the planning kernel is compiled for at least: it costs little to have room for more than there are."""
 COLUMNS = ["slot_ptr", "position_ptr"]
 """Arguments that change from step to step: no kernel is compiled for their alignment."""
 
 
 class Settings(NamedTuple):
-    """Tuning of the decode kernel: keys of a tile, warps, pipeline stages, and programs for each multiprocessor."""
+    """Tuning of the decode kernels: keys of a tile, stages of the pipeline or ring, programs for each multiprocessor along the line, warps of the
+    Triton kernel, how keys are shared out."""
 
-    tile: int = 32
+    tile: int = 16
+    stages: int = 3
+    programs: int = 6
     warps: int = 1
-    stages: int = 2
-    programs: int = 7
-    evict: str = ""
-    early: int = 0
+    way: int = EITHER
 
 
 class Shares(NamedTuple):
-    """Words of every share [shares, WORDS], int32, and the settings they are for."""
+    """Words of every share [shares, WORDS], int32; how many pieces have arrived of the item that goes on in it; the settings they are for."""
 
     words: Tensor
+    arrived: Tensor
     settings: Settings
 
 
@@ -57,10 +67,16 @@ def _tiles(length: tl.tensor, window: tl.tensor, WINDOW: tl.constexpr, keys: tl.
     return low, first, tl.cdiv(length, keys) - first
 
 
-@triton.jit(do_not_specialize=["rows", "heads", "shares", "keys", "window"], do_not_specialize_on_alignment=COLUMNS)
+@triton.jit
+def _pick(row: tl.tensor, wanted: tl.tensor, values: tl.tensor) -> Any:
+    """values[wanted], of one value a row."""
+    return tl.sum(tl.where(row[None, :] == wanted[:, None], values[None, :], 0), 1)
+
+
+@triton.jit(do_not_specialize=["rows", "heads", "shares", "most", "keys", "way", "window"], do_not_specialize_on_alignment=COLUMNS)
 def _share_out(
-    slot_ptr: tl.tensor, position_ptr: tl.tensor, share_ptr: tl.tensor, rows: tl.tensor, heads: tl.tensor, shares: tl.tensor, keys: tl.tensor,
-    window: tl.tensor,
+    slot_ptr: tl.tensor, position_ptr: tl.tensor, share_ptr: tl.tensor, arrived_ptr: tl.tensor, rows: tl.tensor, heads: tl.tensor,
+    shares: tl.tensor, most: tl.tensor, keys: tl.tensor, way: tl.tensor, window: tl.tensor,
     ROWS: tl.constexpr, WINDOW: tl.constexpr, WORDS: tl.constexpr, PLANNED: tl.constexpr, PDL: tl.constexpr,
 ) -> None:  # fmt: skip
     trigger(PDL)
@@ -69,26 +85,38 @@ def _share_out(
     wait(PDL)
     length = tl.load(position_ptr + row, mask=row < rows, other=-1) + 1
     _low, _first, tiles = _tiles(length, window, WINDOW, keys)
+    # Along the line.
     ends = tl.cumsum(tiles * heads, 0)
     total = tl.max(ends, 0)
     each = total // shares
     more = total % shares
-    begin = share * each + tl.minimum(share, more)
-    count = each + (share < more).to(tl.int32)
+    begin = tl.minimum(share, shares) * each + tl.minimum(share, more)
+    count = tl.where(share < shares, each + (share < more).to(tl.int32), 0)
     passed = ends[None, :] <= begin[:, None]
     own = tl.minimum(tl.sum(passed.to(tl.int32), 1), rows - 1)
     offset = begin - tl.max(tl.where(passed, ends[None, :], 0), 1)
-    own_tiles = tl.sum(tl.where(row[None, :] == own[:, None], tiles[None, :], 0), 1)
+    own_tiles = _pick(row, own, tiles)
     head = offset // own_tiles
     tile = offset % own_tiles
     # The item's last tile lies in share `final`; the first `more` shares have one tile more than the others.
-    last = begin + own_tiles - tile - 1
     wide = more * (each + 1)
+    last = begin + own_tiles - tile - 1
     final = tl.where(last < wide, last // (each + 1), more + (last - wide) // tl.maximum(each, 1))
     before = each + (share <= more).to(tl.int32)
     pieces = tl.where((tile > 0) & (tile <= before) & (count > 0), final - share + 1, 0)
+    origin = begin - tile
+    second = 1 + tl.where(origin < wide, origin // (each + 1), more + (origin - wide) // tl.maximum(each, 1))
+    # By items, the rows with most tiles first.
+    even = tl.max(tiles, 0).to(tl.int64) * rows * 4 <= tl.sum(tiles, 0).to(tl.int64) * 5
+    if (way == 1) | ((way == 2) & even):
+        order = tl.sort(tiles * ROWS + (ROWS - 1 - row), descending=True)
+        own = tl.minimum(ROWS - 1 - _pick(row, share // heads, order) % ROWS, rows - 1)
+        head = share % heads
+        tile = share * 0
+        count = tl.where(share < rows * heads, _pick(row, own, tiles), 0)
+        pieces = share * 0
     words_ptr = share_ptr + share * WORDS
-    inside = share < shares
+    inside = share < most
     tl.store(words_ptr, own, mask=inside)
     tl.store(words_ptr + 1, tl.load(slot_ptr + own), mask=inside)
     tl.store(words_ptr + 2, tl.load(position_ptr + own) + 1, mask=inside)
@@ -96,6 +124,8 @@ def _share_out(
     tl.store(words_ptr + 4, tile, mask=inside)
     tl.store(words_ptr + 5, count, mask=inside)
     tl.store(words_ptr + 6, pieces, mask=inside)
+    tl.store(words_ptr + 7, second, mask=inside)
+    tl.store(arrived_ptr + share, 0, mask=inside)
 
 
 @triton.jit(do_not_specialize=["table_stride", "window"], do_not_specialize_on_alignment=COLUMNS)
@@ -104,7 +134,7 @@ def _decode(
     slot_ptr: tl.tensor, position_ptr: tl.tensor, share_ptr: tl.tensor,
     table_stride: tl.tensor, scale: tl.tensor, window: tl.tensor,
     H: tl.constexpr, K: tl.constexpr, D: tl.constexpr, P: tl.constexpr, GROUP: tl.constexpr, WIDTH: tl.constexpr,
-    BN: tl.constexpr, WINDOW: tl.constexpr, WORDS: tl.constexpr, HALF: tl.constexpr, EVICT: tl.constexpr, EARLY: tl.constexpr, PDL: tl.constexpr,
+    BN: tl.constexpr, WINDOW: tl.constexpr, WORDS: tl.constexpr, HALF: tl.constexpr, PDL: tl.constexpr,
 ) -> None:  # fmt: skip
     G: tl.constexpr = H // K
     share = tl.program_id(0)
@@ -115,7 +145,7 @@ def _decode(
     is_head = (member < G)[:, None] & in_width
     words_ptr = share_ptr + share * WORDS
     wait(PDL)
-    trigger(PDL or EARLY == 2)
+    trigger(PDL)
     row = tl.load(words_ptr)
     slot = tl.load(words_ptr + 1)
     length = tl.load(words_ptr + 2)
@@ -129,7 +159,7 @@ def _decode(
         head = row.to(tl.int64) * H + kv_head * G + member
         blocks_ptr = table_ptr + slot.to(tl.int64) * table_stride
         position = begin * BN + key
-        if P % BN == 0:
+        if P % BN == 0:  # noqa: SIM108  (a tile of one block has a number, another a tensor)
             following = tl.load(blocks_ptr + begin * BN // P)
         else:
             following = tl.load(blocks_ptr + position // P, mask=position < length, other=0)
@@ -153,11 +183,8 @@ def _decode(
             seen = position < length
             if WINDOW:
                 seen = seen & (position >= low)
-            if D == WIDTH:
-                k = tl.load(k_ptr + start + cell, eviction_policy=EVICT)
-            else:
-                k = tl.load(k_ptr + start + cell, mask=in_width, other=0.0, eviction_policy=EVICT)
-            v = tl.load(v_ptr + start + cell, mask=seen[:, None] & in_width, other=0.0, eviction_policy=EVICT)
+            k = tl.load(k_ptr + start + cell) if D == WIDTH else tl.load(k_ptr + start + cell, mask=in_width, other=0.0)
+            v = tl.load(v_ptr + start + cell, mask=seen[:, None] & in_width, other=0.0)
             score = tl.where(seen[None, :], tl.dot(q, tl.trans(k.to(q.dtype)), input_precision="ieee") * (scale * LOG2E), float("-inf"))
             higher = tl.maximum(best, tl.max(score, 1))
             weight = tl.exp2(score - higher[:, None])
@@ -165,9 +192,6 @@ def _decode(
             total = total * shrink + tl.sum(weight, 1)
             mixed = tl.dot(weight.to(q.dtype), v.to(q.dtype), mixed * shrink[:, None], input_precision="ieee")
             best = higher
-        if EARLY == 1:
-            if left == count:
-                trigger(True)
         if count == tiles:
             tl.store(out_ptr + head[:, None] * D + column[None, :], (mixed / total[:, None]).to(out_ptr.dtype.element_ty), mask=is_head)
         else:
@@ -221,18 +245,22 @@ def _merge(
 
 def settings_for(rows: int, kv_heads: int, head_dim: int) -> Settings:
     """The settings measured best (bench/GPU.md)."""
-    return Settings()
+    items, tile = rows * kv_heads, 16 if head_dim > 64 else 32
+    if items >= MANY:
+        return Settings(tile, stages=4, way=ITEMS)
+    return Settings(tile, way=EITHER) if items >= FEW else Settings(tile, programs=9, way=LINE)
 
 
 def share_out(slot_R: Tensor, position_R: Tensor, window: int | None, kv_heads: int, settings: Settings) -> Shares:
-    """Equal shares of the keys that rows at `position_R` see, for `decode`."""
-    rows, shares = len(slot_R), PROCESSORS * settings.programs
-    words = slot_R.new_empty(shares, WORDS)
+    """Shares of the keys that rows at `position_R` see, for `decode`."""
+    rows, line = len(slot_R), PROCESSORS * settings.programs
+    most = {LINE: line, ITEMS: rows * kv_heads, EITHER: max(line, rows * kv_heads)}[settings.way]
+    words, arrived = slot_R.new_empty(most, WORDS), slot_R.new_empty(most)
     launch(
-        _share_out, (triton.cdiv(shares, PLANNED),), rows, slot_R, position_R, words, rows, kv_heads, shares, settings.tile,
-        window or 0, ROWS=max(16, power_of_two(rows)), WINDOW=window is not None, WORDS=WORDS, PLANNED=PLANNED, num_warps=4,
+        _share_out, (triton.cdiv(most, PLANNED),), NEVER, slot_R, position_R, words, arrived, rows, kv_heads, line, most, settings.tile, settings.way,
+        window or 0, ROWS=max(LEAST_ROWS, power_of_two(rows)), WINDOW=window is not None, WORDS=WORDS, PLANNED=PLANNED, num_warps=4,
     )  # fmt: skip
-    return Shares(words, settings)
+    return Shares(words, arrived, settings)
 
 
 def decode(
@@ -253,15 +281,22 @@ def decode(
     """
     rows, heads, size = q_RHD.shape
     _, kv_heads, block_size, _ = k_cache.shape
-    words, chosen = shares
+    words, arrived, chosen = shares
     group = heads // kv_heads
-    parts = q_RHD.new_empty(2 * len(words) * group * (size + 2), dtype=torch.float32)
-    weights = parts[2 * len(words) * group * size :]
+    pieces = 0 if chosen.way == ITEMS else 2 * len(words) * group
+    parts = q_RHD.new_empty(pieces * (size + 2), dtype=torch.float32)
+    weights = parts[pieces * size :]
+    where = table_NB, slot_R, position_R, words
     common: dict[str, Any] = {"H": heads, "K": kv_heads, "D": size, "WIDTH": power_of_two(size), "WORDS": WORDS}
-    launch(
-        _decode, (len(words),), rows,
-        q_RHD, k_cache, v_cache, out_RHD, parts, weights, table_NB, slot_R, position_R, words, table_NB.stride(0), scale, window or 0,
-        P=block_size, GROUP=max(16, power_of_two(group)), BN=chosen.tile, WINDOW=window is not None, HALF=halves(q_RHD, k_cache), EVICT=chosen.evict, EARLY=chosen.early,
-        num_warps=chosen.warps, num_stages=chosen.stages, **common,
-    )  # fmt: skip
-    launch(_merge, (len(words), group), 1 if chosen.early else NEVER, parts, weights, out_RHD, words, PIECES=PIECES, num_warps=1, **common)
+    merging = pieces > 0
+    if hopper.fits(q_RHD, k_cache, window):
+        merging = chosen.way == LINE
+        hopper_decode.decode(q_RHD, k_cache, v_cache, *where, arrived, parts, weights, scale, out_RHD, chosen.tile, chosen.stages, not merging)
+    else:
+        launch(
+            _decode, (len(words),), rows, q_RHD, k_cache, v_cache, out_RHD, parts, weights, *where, table_NB.stride(0), scale, window or 0,
+            P=block_size, GROUP=max(16, power_of_two(group)), BN=chosen.tile, WINDOW=window is not None, HALF=halves(q_RHD, k_cache),
+            num_warps=chosen.warps, num_stages=chosen.stages, **common,
+        )  # fmt: skip
+    if merging:
+        launch(_merge, (len(words), group), NEVER, parts, weights, out_RHD, words, PIECES=PIECES, num_warps=1, **common)

@@ -56,7 +56,8 @@ class Problem:
             last = min(self.counts[row], 300)
             tokens = slice(ends[row] - last, ends[row])
             blocks = self.table[row, : -(-self.lengths[row] // BLOCK)]
-            k, v = (cache[0][blocks].to(BF16).transpose(1, 2).reshape(-1, self.kv_heads, self.size)[: self.lengths[row]] for cache in (self.k, self.v))
+            own = (cache[0][blocks].to(BF16).transpose(1, 2) for cache in (self.k, self.v))
+            k, v = (cache.reshape(-1, self.kv_heads, self.size)[: self.lengths[row]] for cache in own)
             found.append((tokens, dense(self.q[tokens], k, v, self.lengths[row] - last, self.scale)))
         return found
 
@@ -82,11 +83,11 @@ def decode_case(name: str, shape: str, lengths: list[int], cache: torch.dtype = 
 
     shares: dict[decode_attention.Settings, decode_attention.Shares] = {}
     own = decode_attention.settings_for(len(lengths), kv_heads, size)
-    wide = 128 // size
-    tried = [(16 * wide, 1, 3, 10), (16 * wide, 1, 4, 8), (32 * wide, 1, 3, 6), (32 * wide, 2, 3, 6), (64 * wide, 4, 3, 3)]
-    variants: dict[str, Any] = {
-        f"N{s.tile} w{s.warps} s{s.stages} x{s.programs}": partial(run, s) for s in (decode_attention.Settings(*t) for t in tried)
-    }
+    ways = {"line": decode_attention.LINE, "items": decode_attention.ITEMS, "either": decode_attention.EITHER}
+    variants: dict[str, Any] = {}
+    for label, way in ways.items():
+        for stages, programs in ((3, 6), (3, 9), (4, 6)):
+            variants[f"{label} s{stages} x{programs}"] = partial(run, own._replace(stages=stages, programs=programs, way=way))
     variants["default"] = partial(run, own)
     return Case(
         name=f"decode {name} {shape}", floor=floor, sets=sets, variants=variants, outputs=[problem.out], error=problem.error, default="default"

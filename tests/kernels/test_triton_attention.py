@@ -94,15 +94,16 @@ def test_a_cache_of_one_byte_numbers(dtype: torch.dtype, shape: tuple[int, int, 
 
 
 @pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("way", [decode_attention.LINE, decode_attention.ITEMS, decode_attention.EITHER], ids=["line", "items", "either"])
 @pytest.mark.parametrize(("tile", "programs"), [(16, 1), (64, 1), (32, 4)], ids=lambda n: f"N{n}")
-def test_settings_do_not_change_the_result(tile: int, programs: int, rows: int) -> None:
+def test_settings_do_not_change_the_result(tile: int, programs: int, way: int, rows: int) -> None:
     torch.manual_seed(2)
     keys = [randn(2, length, 2, 64, dtype=torch.float32) for length in (257, 1, 40)[:rows]]
     k_cache, v_cache, table = make_cache(keys, [key.shape[1] for key in keys], None, 16, torch.float32)
     q, out = randn(rows, 6, 64, dtype=torch.float32), poisoned(rows, 6, 64, dtype=torch.float32)
     slot = torch.arange(rows, dtype=torch.int32, device=DEVICE)
     position = torch.tensor([key.shape[1] - 1 for key in keys], dtype=torch.int32, device=DEVICE)
-    shares = decode_attention.share_out(slot, position, None, 2, decode_attention.Settings(tile=tile, programs=programs))
+    shares = decode_attention.share_out(slot, position, None, 2, decode_attention.Settings(tile=tile, programs=programs, way=way))
     decode_attention.decode(q, k_cache, v_cache, table.int(), slot, position, shares, None, 0.1, out)
     for row, key in enumerate(keys):
         assert_close(out[row : row + 1], dense(q[row : row + 1], key[0], key[1], key.shape[1] - 1, 0.1, None))
