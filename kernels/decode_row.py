@@ -197,7 +197,8 @@ def rope_decode(
     rows, heads, size = out_RHD.shape
     _, kv_heads, block_size, _ = k_cache.shape
     chosen = settings or Settings()
-    span = batch.longest if batch.window is None else min(batch.longest, batch.window + chosen.tile)
+    longest = batch.table.shape[1] * block_size
+    span = longest if batch.window is None else min(longest, batch.window + chosen.tile)
     splits = max(1, min(chosen.shares, triton.cdiv(span, chosen.tile)))
     parts = qkv_RN.new_empty(rows * heads * splits * (size + 2), dtype=torch.float32)
     weights = parts[rows * heads * splits * size :]
