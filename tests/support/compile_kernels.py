@@ -11,24 +11,8 @@ import triton
 from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from triton.experimental.gluon._runtime import GluonASTSource
-from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from kernels import (
-    attention,
-    decode_attention,
-    gemv,
-    hopper_decode,
-    hopper_prefill,
-    mlp,
-    norm,
-    prefill_attention,
-    products,
-    resident,
-    rope_kv,
-    sampling,
-    skinny,
-)  # fmt: skip
+from kernels import attention, decode_attention, gemv, mlp, norm, prefill_attention, products, resident, rope_kv, sampling, skinny
 from kernels.launch import MOST_DEPENDENT_ROWS
 from kernels.reference import linear
 from kernels.reference.linear import Linear
@@ -42,40 +26,18 @@ TYPES = {
 SEEN: set[str] = set()
 
 
-class Gluon:
-    """Stands in for a Gluon kernel."""
-
-    def __init__(self, kernel: Any) -> None:
-        self._kernel = kernel
-
-    def __getitem__(self, grid: tuple[int, ...]) -> Any:
-        return self._compile
-
-    def _compile(self, *arguments: Any, **settings: Any) -> None:
-        names = self._kernel.arg_names
-        values = {**dict(zip(names, arguments, strict=False)), **{k: v for k, v in settings.items() if k in names}}
-        build(self._kernel, GluonASTSource, values, {k: v for k, v in settings.items() if k not in names})
-
-
 def compile_kernel(kernel: Any, grid: tuple[int, ...], rows: int, *arguments: Any, **settings: Any) -> None:
     """Stands in for `kernels.launch.launch`."""
     names = kernel.arg_names
     values = {**dict(zip(names, arguments, strict=False)), **{k: v for k, v in settings.items() if k in names}, "PDL": rows <= MOST_DEPENDENT_ROWS}
     options = {k: v for k, v in settings.items() if k not in names}
-    build(kernel, ASTSource, values, options | {"launch_pdl": rows <= MOST_DEPENDENT_ROWS})
-
-
-def build(kernel: Any, kind: Any, values: dict[str, Any], options: dict[str, Any]) -> None:
-    """Compile one variant, once."""
     signature, constants, attributes = {}, {}, {}
-    for index, name in enumerate(kernel.arg_names):
+    for index, name in enumerate(names):
         value = values[name]
         if isinstance(value, Tensor):
             signature[name] = TYPES[value.dtype]
             if name not in ("slot_ptr", "position_ptr", "tile_ptr"):
                 attributes[(index,)] = [["tt.divisibility", 16]]
-        elif isinstance(value, TensorDescriptor):
-            signature[name] = f"tensordesc<{TYPES[value.base.dtype][1:]}{list(value.block_shape)},{value.layout!r}>"
         elif name in kernel_constants(kernel) or value is None:
             signature[name] = "constexpr"
             constants[(index,)] = value
@@ -86,7 +48,8 @@ def build(kernel: Any, kind: Any, values: dict[str, Any], options: dict[str, Any
         return
     SEEN.add(key)
     began = time.perf_counter()
-    built = triton.compile(kind(kernel, signature, constants, attributes), target=GPUTarget("cuda", 90, 32), options=options)
+    source = ASTSource(kernel, signature, constants, attributes)
+    built = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={**options, "launch_pdl": rows <= MOST_DEPENDENT_ROWS})
     found = {k: v for k, v in constants.items() if isinstance(v, int)}
     seconds = time.perf_counter() - began
     print(f"{kernel.fn.__name__:14} shared {built.metadata.shared:6} {seconds:4.1f} s {list(found.values())} {options}", flush=True)
@@ -119,16 +82,6 @@ def main() -> None:
         norms = (weight[:size], weight[:size]) if size == 128 else None
         q = rope_kv.rope_kv(torch.empty(7, (heads + 2 * kv_heads) * size, dtype=dtype), norms, 1e-5, (table, table), cache, cache, plan)
         attention.attend(q, cache, cache, plan, 0.1, torch.empty_like(q))
-    setattr(hopper_prefill, "_hopper_prefill", Gluon(hopper_prefill._hopper_prefill))  # noqa: B010
-    setattr(hopper_decode, "_hopper_decode", Gluon(hopper_decode._hopper_decode))  # noqa: B010
-    for size in (64, 128):
-        q, cache = torch.empty(7, 16, size, dtype=dtype), torch.empty(9, 8, 16, size, dtype=dtype)
-        plan = attention.plan_attention(torch.zeros(1, 9, dtype=torch.int32), [9], [7], 0, 16, 8, 16, None)
-        where = plan.table, plan.slot, plan.position
-        hopper_prefill.prefill(q, cache, cache, *where, plan.tiles, 0.1, torch.empty_like(q))
-        words, parts = torch.empty(9, decode_attention.WORDS, dtype=torch.int32), torch.empty(9)
-        for merging in (False, True):
-            hopper_decode.decode(q, cache, cache, *where, words, words[0], parts, parts, 0.1, q, 16, 3, merging)
     columns = Arena(8, 4, 99, torch.device("cpu")).columns
     slot = torch.zeros(3, dtype=torch.int32)
     resident.write_words(slot, torch.stack((slot, slot)))
