@@ -20,8 +20,6 @@ from kernels import (
     decode_row,
     fp8,
     gemv,
-    hopper_decode,
-    hopper_prefill,
     mlp,
     narrow,
     norm,
@@ -47,33 +45,13 @@ TYPES = {
 SEEN: set[str] = set()
 
 
-class Gluon:
-    """Stands in for a Gluon kernel."""
-
-    def __init__(self, kernel: Any) -> None:
-        self._kernel = kernel
-
-    def __getitem__(self, grid: tuple[int, ...]) -> Any:
-        return self._compile
-
-    def _compile(self, *arguments: Any, **settings: Any) -> None:
-        names = self._kernel.arg_names
-        values = {**dict(zip(names, arguments, strict=False)), **{k: v for k, v in settings.items() if k in names}}
-        build(self._kernel, values, {k: v for k, v in settings.items() if k not in names or k == "num_warps"})
-
-
 def compile_kernel(kernel: Any, grid: tuple[int, ...], rows: int, *arguments: Any, **settings: Any) -> None:
     """Stands in for `kernels.launch.launch`."""
     names = kernel.arg_names
     values = {**dict(zip(names, arguments, strict=False)), **{k: v for k, v in settings.items() if k in names}, "PDL": rows <= MOST_DEPENDENT_ROWS}
     options = {k: v for k, v in settings.items() if k not in names or k == "num_warps"}  # a Gluon kernel also wants to know its warps
-    build(kernel, values, options | {"launch_pdl": rows <= MOST_DEPENDENT_ROWS})
-
-
-def build(kernel: Any, values: dict[str, Any], options: dict[str, Any]) -> None:
-    """Compile one variant, once."""
     signature, constants, attributes = {}, {}, {}
-    for index, name in enumerate(kernel.arg_names):
+    for index, name in enumerate(names):
         value = values[name]
         if isinstance(value, TensorDescriptor):
             signature[name] = f"tensordesc<{TYPES[value.base.dtype][1:]}{list(value.block_shape)},{value.layout!r}>"
@@ -92,7 +70,7 @@ def build(kernel: Any, values: dict[str, Any], options: dict[str, Any]) -> None:
     SEEN.add(key)
     began = time.perf_counter()
     source = (GluonASTSource if kernel.is_gluon() else ASTSource)(kernel, signature, constants, attributes)
-    built = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+    built = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={**options, "launch_pdl": rows <= MOST_DEPENDENT_ROWS})
     found = {k: v for k, v in constants.items() if isinstance(v, int)}
     seconds = time.perf_counter() - began
     print(f"{kernel.fn.__name__:14} shared {built.metadata.shared:6} {seconds:4.1f} s {list(found.values())} {options}", flush=True)
@@ -147,16 +125,6 @@ def main() -> None:
     codes, factors = fp8.quantise_rows(x, weight, 1e-5)
     narrow.product(codes[:3], factors[:3], row_weight, scale, None, torch.empty(3, 64, dtype=dtype), gated=True)
     narrow.product(codes, factors, row_weight, scale, None, torch.empty(64, 128, dtype=dtype), add=True, settings=narrow.Settings(parts=4))
-    setattr(hopper_prefill, "_hopper_prefill", Gluon(hopper_prefill._hopper_prefill))  # noqa: B010
-    setattr(hopper_decode, "_hopper_decode", Gluon(hopper_decode._hopper_decode))  # noqa: B010
-    for size in (64, 128):
-        q, cache = torch.empty(7, 16, size, dtype=dtype), torch.empty(9, 8, 16, size, dtype=dtype)
-        plan = attention.plan_attention(torch.zeros(1, 9, dtype=torch.int32), [9], [7], 0, 16, 8, 16, None)
-        where = plan.table, plan.slot, plan.position
-        hopper_prefill.prefill(q, cache, cache, *where, plan.tiles, 0.1, torch.empty_like(q))
-        words, parts = torch.empty(9, decode_attention.WORDS, dtype=torch.int32), torch.empty(9)
-        for merging in (False, True):
-            hopper_decode.decode(q, cache, cache, *where, words, words[0], parts, parts, 0.1, q, 16, 3, merging)
     columns = Arena(8, 4, 99, torch.device("cpu")).columns
     slot = torch.zeros(3, dtype=torch.int32)
     resident.write_words(slot, torch.stack((slot, slot)))
