@@ -23,6 +23,7 @@ class Reference:
     plan_attention = staticmethod(attention.plan_attention)
     copy_blocks = staticmethod(attention.copy_blocks)
     silu_mul = staticmethod(mlp.silu_mul)
+    new_rows = staticmethod(products.new_rows)
     norm_linear = staticmethod(products.norm_linear)
     linear_add = staticmethod(products.linear_add)
     norm_gate_up = staticmethod(products.norm_gate_up)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from kernels import attention, decode_row, fp8, mlp, norm, products, resident, rope_kv, sampling
+from kernels import attention, decode_row, fp8, mlp, norm, products, resident, ring, rope_kv, sampling
 from kernels.backend import Reference
 
 
@@ -16,6 +16,7 @@ class Triton(Reference):
     rope_attend: Any = staticmethod(decode_row.rope_attend)
     plan_attention: Any = staticmethod(attention.plan_attention)
     silu_mul = staticmethod(mlp.silu_mul)
+    new_rows = staticmethod(ring.new_rows)
     norm_linear: Any = staticmethod(products.norm_linear)
     linear_add: Any = staticmethod(products.linear_add)
     norm_gate_up: Any = staticmethod(products.norm_gate_up)

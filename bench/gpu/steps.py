@@ -35,7 +35,7 @@ MODELS = {
         rope=RopeConfig(), tied_head=False,
     ),
 }  # fmt: skip
-ROWS = [(1, 512), (2, 512), (8, 1088), (64, 1150), (256, 800)]
+ROWS = [(1, 512), (2, 512), (8, 1088), (64, 1150), (128, 800), (256, 800)]
 """Rows of a decode step and keys of each."""
 PROMPT, PROMPTS = 1024, 8
 
@@ -68,7 +68,7 @@ class Step:
         self.input = StepInput(
             tokens=torch.randint(config.vocab, (rows * count,), device=DEVICE),
             positions=torch.arange(length - count, length, device=DEVICE).repeat(rows),
-            wanted=torch.arange(count - 1, rows * count, count, device=DEVICE),
+            wanted=torch.arange(count - 1, rows * count, count, device=DEVICE) if count > 1 else None,
             full=plan,
             windowed=plan,
         )

@@ -105,3 +105,16 @@ def test_scaled_weights_of_eight_bits(rows: int, size: int, count: int, parts: i
         weight, scale, expected = weight[:count], scale[:count], residual.double() + expected[:, :count]
     skinny.product(x, weight, None, residual, gated, not gated, skinny.Settings(columns=16, depth=64, parts=parts), scale)
     assert_close(residual, expected, 2.0)
+
+
+@pytest.mark.parametrize("rows", [1, 5, 70])
+def test_a_sum_and_the_product_of_its_norm(rows: int) -> None:
+    dtype = DTYPES[-1]
+    x, residual, norm = randn(rows, 96, dtype=dtype), randn(rows, 64, dtype=dtype), randn(64, dtype=dtype)
+    weight, then = randn(64, 96, dtype=dtype) / 10, randn(32, 64, dtype=dtype) / 8
+    ready = products.linear_add(residual, x, Linear(weight), norm)
+    wide = residual.double()
+    expected = (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-5) * norm.double()) @ then.double().T
+    gate, up = expected.chunk(2, -1)
+    assert_close(products.norm_linear(residual, norm, 1e-5, Linear(then), ready=ready), expected, 2.0)
+    assert_close(products.norm_gate_up(residual, norm, 1e-5, Linear(then), ready), gate * torch.sigmoid(gate) * up, 2.0)
