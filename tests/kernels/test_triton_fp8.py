@@ -92,9 +92,9 @@ def test_one_row_in_one_kernel(shape: tuple[int, int, int], window: int | None) 
     plan = plan_attention(table, at, [1, 1], 2, heads, kv_heads, 16, window)
     apart, together = ([cache.to(E4M3) for cache in (k_cache, v_cache)] for _ in range(2))
     expected, found = (poisoned(2, heads, size, dtype=WIDE) for _ in range(2))
-    q = rope_kv(qkv, norms, 1e-6, (rope[0], rope[1]), *apart, plan)
-    attend(q, *apart, plan, 0.2, expected)
-    decode_row.rope_decode(qkv, norms, 1e-6, (rope[0], rope[1]), *together, plan, 0.2, found)
+    q = rope_kv(qkv, norms, 1e-6, (rope[0], rope[1]), apart[0], apart[1], plan)
+    attend(q, apart[0], apart[1], plan, 0.2, expected)
+    decode_row.rope_decode(qkv, norms, 1e-6, (rope[0], rope[1]), together[0], together[1], plan, 0.2, found)
     for one, two in zip(apart, together, strict=True):
         assert float((one.view(torch.uint8) != two.view(torch.uint8)).double().sum()) <= 0.002 * qkv.numel(), "few sums end on another code"
     assert_close(found, expected.double(), 3.0)
