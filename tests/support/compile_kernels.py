@@ -117,10 +117,9 @@ def main() -> None:
         small = cache.to(torch.float8_e4m3fn)
         rope_kv.rope_kv(torch.empty(7, (heads + 2 * kv_heads) * size, dtype=dtype), norms, 1e-5, (table, table), small, small, plan)
         attention.attend(q, small, small, plan, 0.1, torch.empty_like(q))
-        for rows in (1, 8):
-            plan = attention.plan_attention(torch.zeros(rows, 33, dtype=torch.int32), [500] * rows, [1] * rows, rows, heads, kv_heads, 16, window)
-            qkv, out = torch.empty(rows, (heads + 2 * kv_heads) * size, dtype=dtype), torch.empty(rows, heads, size, dtype=dtype)
-            decode_row.rope_attend(qkv, norms, 1e-6, (table, table), cache, cache, plan, 0.1, out)
+        plan = attention.plan_attention(torch.zeros(1, 33, dtype=torch.int32), [500], [1], 1, heads, kv_heads, 16, window)
+        qkv, out = torch.empty(1, (heads + 2 * kv_heads) * size, dtype=dtype), torch.empty(1, heads, size, dtype=dtype)
+        decode_row.rope_attend(qkv, norms, 1e-6, (table, table), cache, cache, plan, 0.1, out)
     fp8.quantise_rows(x)
     codes, factors = fp8.quantise_rows(x, weight, 1e-5)
     narrow.product(codes[:3], factors[:3], row_weight, scale, None, torch.empty(3, 64, dtype=dtype), gated=True)
