@@ -65,14 +65,14 @@ def _turn(
     x_ptr: tl.tensor, column: tl.tensor, mate: tl.tensor, inside: tl.tensor, gamma: tl.tensor, mate_gamma: tl.tensor, cos: tl.tensor, sin: tl.tensor,
     eps: tl.tensor, D: tl.constexpr, NORM: tl.constexpr,
 ) -> Any:  # fmt: skip
-    """The head at `x_ptr` + `column`, whose other half is at `mate`, normed if NORM and rotated; of the type of x."""
+    """The head at `x_ptr` + `column`, whose other half is at `mate`, normed if NORM and rotated; in float32."""
     x = tl.load(x_ptr + column, mask=inside, other=0.0).to(tl.float32)
     other = tl.load(x_ptr + mate, mask=inside, other=0.0).to(tl.float32)
     if NORM:
         inverse = tl.rsqrt(tl.sum(x * x, 0) / D + eps)
         x = x * inverse * gamma
         other = other * inverse * mate_gamma
-    return (x * cos + other * sin).to(x_ptr.dtype.element_ty)
+    return x * cos + other * sin
 
 
 @triton.jit
@@ -136,8 +136,9 @@ def _row(
     k_gamma, k_mate = _gamma(k_norm_ptr, column, inside, NORM), _gamma(k_norm_ptr, mate, inside, NORM)
     wait(PDL)
     x_ptr = qkv_ptr + row * (H + 2 * K) * D
-    q = _turn(x_ptr + head * D, column, mate, inside, q_gamma, q_mate, cos, sin, eps, D, NORM)
-    new_k = _turn(x_ptr + (H + kv_head) * D, column, mate, inside, k_gamma, k_mate, cos, sin, eps, D, NORM).to(k_ptr.dtype.element_ty)
+    q = _turn(x_ptr + head * D, column, mate, inside, q_gamma, q_mate, cos, sin, eps, D, NORM).to(qkv_ptr.dtype.element_ty)
+    new_k = _turn(x_ptr + (H + kv_head) * D, column, mate, inside, k_gamma, k_mate, cos, sin, eps, D, NORM)
+    new_k = new_k.to(k_ptr.dtype.element_ty)  # as later steps read them, in a cache of fewer bits too
     new_v = tl.load(x_ptr + (H + K + kv_head) * D + column, mask=inside, other=0.0).to(v_ptr.dtype.element_ty)
     scale *= LOG2E
     best = tl.where(newest, tl.sum(q.to(tl.float32) * new_k.to(tl.float32), 0) * scale, float("-inf"))
@@ -197,7 +198,8 @@ def rope_decode(
     rows, heads, size = out_RHD.shape
     _, kv_heads, block_size, _ = k_cache.shape
     chosen = settings or Settings()
-    span = batch.longest if batch.window is None else min(batch.longest, batch.window + chosen.tile)
+    longest = batch.table.shape[1] * block_size
+    span = longest if batch.window is None else min(longest, batch.window + chosen.tile)
     splits = max(1, min(chosen.shares, triton.cdiv(span, chosen.tile)))
     parts = qkv_RN.new_empty(rows * heads * splits * (size + 2), dtype=torch.float32)
     weights = parts[rows * heads * splits * size :]

@@ -69,7 +69,7 @@ def test_dummy_rows_share_a_cell() -> None:
     slot, position = torch.zeros(2, 2, dtype=torch.int32, device=DEVICE)
     table = torch.full((1, 8), 2, dtype=torch.int32, device=DEVICE)
     plan = AttentionBatch(
-        table=table, slot=slot, position=position, tiles=slot.new_empty(0, 2), singles=2, longest=128, balanced=False, window=None
+        table=table, slot=slot, position=position, tiles=slot.new_empty(0, 2), singles=2, window=None
     )
     qkv = randn(1, 8 * 64, dtype=torch.float32).repeat(2, 1)
     cos, sin = (x.to(DEVICE) for x in rope_table(RopeSpec(), 64, 8))

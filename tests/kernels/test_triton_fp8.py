@@ -6,7 +6,7 @@ from torch import Tensor
 
 from checkpoint.config import ModelConfig
 from checkpoint.shapes import SHAPES
-from kernels import fp8, narrow, products
+from kernels import decode_row, fp8, narrow, products
 from kernels.attention import attend, copy_blocks, plan_attention
 from kernels.reference import fp8 as reference
 from kernels.reference.fp8 import E4M3, LARGEST, converted
@@ -77,6 +77,27 @@ def test_attention_reads_what_was_rounded(batch: str, shape: tuple[int, int, int
     for key, start, count in zip(wide, starts, counts, strict=True):
         assert_close(out[first : first + count], dense(q[first : first + count], key[0], key[1], start, 0.2, window))
         first += count
+
+
+@pytest.mark.parametrize(("shape", "window"), [((4, 2, 80), None), ((9, 3, 64), 17), ((16, 8, 128), None)], ids=lambda n: str(n).replace(", ", "x"))
+def test_one_row_in_one_kernel(shape: tuple[int, int, int], window: int | None) -> None:
+    """Rotation, cache write and attention in one: the same cells as the separate kernels write, and attention that reads what was rounded."""
+    (heads, kv_heads, size), at = shape, [40, 0]
+    torch.manual_seed(size)
+    qkv = randn(2, (heads + 2 * kv_heads) * size, dtype=WIDE) * 3
+    keys = [randn(2, start + 1, kv_heads, size, dtype=WIDE) for start in at]
+    k_cache, v_cache, table = make_cache(keys, at, window, 16, WIDE)
+    rope = tuple(x.to(DEVICE) for x in rope_table(RopeSpec(), size, 64))
+    norms = (randn(size, dtype=WIDE), randn(size, dtype=WIDE))
+    plan = plan_attention(table, at, [1, 1], 2, heads, kv_heads, 16, window)
+    apart, together = ([cache.to(E4M3) for cache in (k_cache, v_cache)] for _ in range(2))
+    expected, found = (poisoned(2, heads, size, dtype=WIDE) for _ in range(2))
+    q = rope_kv(qkv, norms, 1e-6, (rope[0], rope[1]), apart[0], apart[1], plan)
+    attend(q, apart[0], apart[1], plan, 0.2, expected)
+    decode_row.rope_decode(qkv, norms, 1e-6, (rope[0], rope[1]), together[0], together[1], plan, 0.2, found)
+    for one, two in zip(apart, together, strict=True):
+        assert float((one.view(torch.uint8) != two.view(torch.uint8)).double().sum()) <= 0.002 * qkv.numel(), "few sums end on another code"
+    assert_close(found, expected.double(), 3.0)
 
 
 def test_blocks_are_copied() -> None:

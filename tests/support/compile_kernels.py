@@ -54,7 +54,7 @@ def compile_kernel(kernel: Any, grid: tuple[int, ...], rows: int, *arguments: An
     for index, name in enumerate(names):
         value = values[name]
         if isinstance(value, TensorDescriptor):
-            signature[name] = f"tensordesc<{TYPES[value.base.dtype][1:]}{value.block_shape},{value.layout!r}>"
+            signature[name] = f"tensordesc<{TYPES[value.base.dtype][1:]}{list(value.block_shape)},{value.layout!r}>"
         elif isinstance(value, Tensor):
             signature[name] = TYPES[value.dtype]
             if name not in ("slot_ptr", "position_ptr", "tile_ptr"):

@@ -13,7 +13,6 @@ from torch import Tensor
 from checkpoint.config import ModelConfig
 from kernels.attention import AttentionBatch
 from kernels.backend import Kernels
-from kernels.decode_attention import settings_for
 from kernels.prefill_attention import tile_tokens
 from kernels.reference.sampling import Sampled, SamplingBatch
 from messages.plan import StepPlan
@@ -24,7 +23,7 @@ from worker.memory import Cache
 from worker.plan import PlanReader, Rows
 from worker.resident.arena import Arena, joined
 from worker.resident.graphs import Graphs, Key
-from worker.resident.layout import lay_out, longest_and_balance
+from worker.resident.layout import lay_out
 from worker.resident.parcel import Parcel, Parcels
 from worker.resident.penalties import PooledSlots
 from worker.resident.reader import Asked, Deliver, Launched, Reader
@@ -120,9 +119,8 @@ class ResidentEngine:
     def _kinds(self) -> Iterator[Key]:
         """The kinds of decode steps that usual requests need, the likeliest first."""
         sizes = self._graphs.sizes
-        yield from ((size, PLAIN, False) for size in sizes)
-        yield from ((size, PLAIN, True) for size in sizes if self._balance_matters(size))
-        yield from ((size, FILTERED, False) for size in sizes)
+        yield from ((size, PLAIN) for size in sizes)
+        yield from ((size, FILTERED) for size in sizes)
 
     def _prepare(self, key: Key) -> None:
         """Run a step of dummy rows and make its graph."""
@@ -143,12 +141,12 @@ class ResidentEngine:
         rows = Rows(slot=dummies, start=0 * count, count=count, sample=count > 0, tokens=np.zeros(tokens, np.int32), decodes=0)
         layout = lay_out(rows, np.zeros(min(self.slots.count, tokens), np.int64), self._tile)
         token, slot, position, tiles, wanted, drawn = self._write(self._parcels.take(), [], layout.columns)
-        self._draw(self._forward(token, slot, position, tiles, wanted, 0, 0, True), drawn, filtered=True)
+        self._draw(self._forward(token, slot, position, tiles, wanted, 0), drawn, filtered=True)
 
     @torch.inference_mode()
     def dry_graph(self) -> None:
         """The graph of the largest decode step."""
-        key = self._graphs.padded(self.slots.count), FILTERED, False
+        key = self._graphs.padded(self.slots.count), FILTERED
         for _ in range(2):
             self._graphs.run(key, lambda: self._decode(*key))
 
@@ -228,25 +226,19 @@ class ResidentEngine:
         there = self._write(parcel, pairs, wishes.columns)
         if not size:
             return self._arena.rows[:0], None
-        _, balanced = longest_and_balance(rows.start)
-        balanced &= self._balance_matters(size)
-        out = self._graphs.run((size, wishes.mode, balanced), lambda: self._decode(size, wishes.mode, balanced))
+        out = self._graphs.run((size, wishes.mode), lambda: self._decode(size, wishes.mode))
         if wishes.mode != SEPARATE:
             return out, None
         count = len(rows.slot)
         return self._sample(out[:count], self._arena.rows[:count], wishes, there)
 
-    def _balance_matters(self, rows: int) -> bool:
-        """Whether decode attention is launched differently for rows of equal lengths."""
-        return settings_for(rows, self.config.kv_heads, True) != settings_for(rows, self.config.kv_heads, False)
-
-    def _decode(self, size: int, mode: str, balanced: bool) -> Tensor:
+    def _decode(self, size: int, mode: str) -> Tensor:
         """The launches of a decode step of `size` rows: their tokens, or their logits when they are sampled separately."""
         slot = self._arena.rows[:size]
         token, position = torch.empty(2, size, dtype=torch.int32, device=self._device)
         self._kernels.begin_rows(self._arena.columns, slot, token, position)
         tiles = slot.new_empty(0, 2)
-        logits = self._forward(token, slot, position, tiles, None, size, self._positions, balanced)
+        logits = self._forward(token, slot, position, tiles, None, size)
         return logits if mode == SEPARATE else self._draw(logits, slot, filtered=mode == FILTERED)
 
     def _mixed(
@@ -266,17 +258,12 @@ class ResidentEngine:
         first = len(rows.tokens)
         if rows.decodes:
             self._kernels.begin_rows(self._arena.columns, slot[first:], token[first:], position[first:])
-        longest, balanced = longest_and_balance(rows.start[len(rows.start) - rows.decodes :])
-        logits = self._forward(token, slot, position, tiles, wanted, rows.decodes, longest, balanced)
+        logits = self._forward(token, slot, position, tiles, wanted, rows.decodes)
         return self._sample(logits, drawn, wishes, there[8:]) if len(drawn) else (drawn, None)
 
-    def _forward(
-        self, token: Tensor, slot: Tensor, position: Tensor, tiles: Tensor, wanted: Tensor | None, singles: int, longest: int, balanced: bool
-    ) -> Tensor:
+    def _forward(self, token: Tensor, slot: Tensor, position: Tensor, tiles: Tensor, wanted: Tensor | None, singles: int) -> Tensor:
         window = self.config.window
-        full = AttentionBatch(
-            table=self._arena.table, slot=slot, position=position, tiles=tiles, singles=singles, longest=longest, balanced=balanced, window=None
-        )
+        full = AttentionBatch(table=self._arena.table, slot=slot, position=position, tiles=tiles, singles=singles, window=None)
         windowed = full if window is None else replace(full, window=window)
         step = StepInput(tokens=token, positions=position, wanted=wanted, full=full, windowed=windowed)
         return self._decoder.forward(step, self.cache.k, self.cache.v)
