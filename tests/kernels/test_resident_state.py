@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from kernels.backend import Kernels, Reference
-from kernels.reference import sampling
+from kernels.reference import resident, sampling
 from kernels.reference.sampling import GREEDY_BELOW, Sampled, SamplingBatch
 from messages.plan import Copies, StepPlan
 from messages.result import StepResult
@@ -28,7 +28,14 @@ VOCAB, BLOCK, BLOCKS, SLOTS = 97, 4, 40, 12
 
 
 class Numbers(Reference):
-    """Reference kernels that find the rows with a temperature by themselves, as the Triton sampler does."""
+    """Reference kernels that find the rows with a temperature by themselves, as the Triton sampler does, and refuse words set twice in a step."""
+
+    @staticmethod
+    def write_words(arena: Tensor, pairs: Tensor) -> None:
+        index, words = pairs
+        resident.write_words(arena, pairs)
+        if not torch.equal(arena[index.long()], words):
+            raise AssertionError("two words for one place: a GPU would keep either")
 
     @staticmethod
     def sample(logits: Tensor, batch: SamplingBatch) -> Sampled:
