@@ -77,9 +77,10 @@ def logits(model: Any, ids: list[int], first: int) -> np.ndarray:
 
 def run(folder: Path, wanted: dict[str, list[tuple[list[int], int]]]) -> None:
     for name, sequences in wanted.items():
-        columns = {}
+        columns: dict[str, Any] = {}
         for column, dtype in (("exact", torch.float64), ("own", getattr(torch, name))):
-            model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager").to(DEVICE)
+            model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager")
+            model = model.to(DEVICE)
             columns |= {f"{column}_{number}": logits(model, *sequence) for number, sequence in enumerate(sequences)}
         np.savez(folder / f"{name}.npz", **columns)
 
