@@ -66,6 +66,8 @@ def _serve(args: WorkerArgs, lifetime: Lifetime, threads: int, reporter: Reporte
         log.error("%s", error)
         reporter.phase(DEAD, str(error))
         return 1
+    except torch.AcceleratorError as error:
+        _die(f"the device failed while the model was loaded: {str(error).splitlines()[0]}", reporter)
     try:
         Service(args, engine, reporter, lifetime, pulse).run()
     except DeviceError as error:

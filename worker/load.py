@@ -19,7 +19,7 @@ from worker.args import WorkerArgs
 from worker.bandwidth import copy_bandwidth
 from worker.decoder import Decoder
 from worker.engine import StepEngine
-from worker.memory import make_cache
+from worker.memory import PoolError, make_cache
 from worker.step import Engine
 from worker.weights import Read, ReadRaw, build_decoder, dummy_reader, resolve_dtype, to_tensor
 
@@ -111,7 +111,7 @@ def waiting_engine(args: WorkerArgs, found: Loaded) -> Engine:
 def load_model(args: WorkerArgs, reporter: Reporter, stopping: Callable[[], bool] = lambda: False) -> Loaded:
     """Load the model, reporting progress.
 
-    Raises LoadStopped when `stopping` turns true, and CheckpointError or ValueError with a sentence for people.
+    Raises LoadStopped when `stopping` turns true, and CheckpointError, PoolError or ValueError with a sentence for people.
     """
     began = time.perf_counter()
     if args.block_size < 1 or args.max_slots < 1 or args.max_step_tokens < 1:
@@ -131,7 +131,10 @@ def load_model(args: WorkerArgs, reporter: Reporter, stopping: Callable[[], bool
         reporter.phase(LOADING, f"loading weights {share:.0%}".replace("%", " %"), share)
 
     progress(0.0)
-    decoder = _decoder(args, config, positions, progress)
+    try:
+        decoder = _decoder(args, config, positions, progress)
+    except torch.OutOfMemoryError as error:
+        raise PoolError(f"the GPU has no memory for the weights; end what else runs there, or use another: {str(error).splitlines()[0]}") from error
     log.info("loaded %s in %.1f s", args.model_shape or args.model, time.perf_counter() - began)
     return Loaded(
         decoder=decoder, kernels=kernels_for(device), dtype=resolve_dtype(args.dtype, device), device=device, positions=positions

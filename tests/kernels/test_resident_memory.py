@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from checkpoint.shapes import SHAPES
-from tests.support.engines import SilentReporter, worker_args
+from tests.support.engines import SilentReporter, make_engine, worker_args
 from transport.lifetime import Lifetime
 from worker import __main__ as process
 from worker.decoder import Decoder
@@ -16,6 +16,7 @@ from worker.engine import DeviceError
 from worker.memory import PoolError
 from worker.pulse import Pulse
 from worker.resident.budget import GIB, Budget, make_cache
+from worker.resident.load import largest_step
 
 CONFIG = SHAPES["qwen3-0.6b"]
 BLOCK = 16 * 114_688
@@ -37,7 +38,7 @@ def make(monkeypatch: pytest.MonkeyPatch, found: Budget, kv_tokens: int, there: 
         return made
 
     monkeypatch.setattr("worker.resident.budget.torch.empty", empty)
-    monkeypatch.setattr("torch.cuda.mem_get_info", lambda device: (GIB, 100 * GIB))
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda device=None: (GIB, 100 * GIB))
     decoder = cast(Decoder, type("Model", (), {"config": CONFIG}))
     cache = make_cache(decoder, torch.bfloat16, found, 0.9, kv_tokens, 16, DEVICE)
     assert cache.block_size == 16
@@ -60,6 +61,32 @@ def test_the_pool_shrinks_rather_than_fails(monkeypatch: pytest.MonkeyPatch) -> 
 def test_no_room_at_all_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(PoolError, match="raise --gpu-memory-utilization"):
         make(monkeypatch, budget(86 * GIB), 0)
+
+
+def test_steps_are_halved_until_they_fit_and_leave_room_for_their_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = []
+
+    def measured(tokens: int) -> Budget:
+        tried.append(tokens)
+        if tokens > 5000:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return Budget(total=100 * GIB, used=80 * GIB, weights=80 * GIB, activations=tokens << 21, graphs=0)
+
+    tokens, found = largest_step(8448, 256, 2 << 20, 0.9, measured)
+    assert (tokens, tried) == (2112, [8448, 4224, 2112])
+    assert found.activations == 2112 << 21
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda device=None: (GIB, 100 * GIB))
+    with pytest.raises(PoolError, match=r"no memory for a step: 1.0 of 100.0 GiB are free"):
+        largest_step(10_000, 6000, 1, 0.9, measured)
+
+
+def test_weights_that_do_not_fit_say_what_to_do(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nmore")
+
+    monkeypatch.setattr("worker.load.build_decoder", fail)
+    with pytest.raises(PoolError, match=r"no memory for the weights; .* Tried to allocate 2.00 GiB\.$"):
+        make_engine(models / "dice-byte")
 
 
 def test_a_failed_device_ends_the_process_with_a_sentence(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,8 +72,16 @@ def make_cache(decoder: Decoder, dtype: torch.dtype, budget: Budget, share: floa
         _explain(budget, blocks * block_bytes, blocks * block_size, device)
         return cache
     raise PoolError(
-        f"the GPU has no memory left for keys and values: {budget.used / GIB:.1f} of {budget.total / GIB:.1f} GiB are used, a step takes "
-        f"{(budget.activations + budget.graphs) / GIB:.1f}; raise --gpu-memory-utilization ({share:g}) or lower --max-step-tokens"
+        no_room("keys and values", share) + f"; weights take {budget.weights / GIB:.1f} GiB, steps {(budget.activations + budget.graphs) / GIB:.1f}"
+    )
+
+
+def no_room(what: str, share: float) -> str:
+    """What to say when there is no memory on the current GPU for `what`."""
+    free, total = torch.cuda.mem_get_info()
+    return (
+        f"the GPU has no memory for {what}: {free / GIB:.1f} of {total / GIB:.1f} GiB are free and {share:g} of all may be used; "
+        "end what else runs there, raise --gpu-memory-utilization, or lower --max-slots"
     )
 
 

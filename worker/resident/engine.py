@@ -18,7 +18,7 @@ from kernels.reference.sampling import Sampled, SamplingBatch
 from messages.plan import StepPlan
 from transport.columns import I32, view_i32
 from worker.decoder import Decoder, StepInput
-from worker.engine import DeviceError
+from worker.engine import DeviceError, StepError
 from worker.memory import Cache
 from worker.plan import PlanReader, Rows
 from worker.resident.arena import Arena, joined
@@ -32,6 +32,8 @@ from worker.totals import Totals
 
 DRAWN = 0
 """Stands in the host's slots for a last token that only the device knows."""
+UNKNOWN = -1
+"""In the host's copy of the device's rows: no slot, so that it is written again."""
 FIRST_WORDS = 1 << 16
 SWITCH_SECONDS = 2e-4
 """How long the thread that launches and the one that reads results may keep each other waiting: Python's own 5 ms are many steps."""
@@ -53,6 +55,7 @@ class ResidentEngine:
         self._parcels = Parcels(self._device, max_slots, FIRST_WORDS)
         self._wishes: Wishes | None = None  # of the step before, when that was of decode rows only
         self._results: Reader | None = None
+        self._short = False  # the device had no memory for a step
         self._positions = max_blocks * cache.block_size
         self._tile = tile_tokens(decoder.config.heads // decoder.config.kv_heads)
 
@@ -63,6 +66,10 @@ class ResidentEngine:
     @property
     def totals(self) -> Totals:
         return Totals() if self._results is None else self._results.totals
+
+    @property
+    def max_step_tokens(self) -> int:
+        return self._reader.max_step_tokens
 
     @property
     def graphs(self) -> int:
@@ -82,6 +89,8 @@ class ResidentEngine:
 
     def reset(self) -> None:
         """Forget every slot and expect step 1."""
+        if self._short:
+            self._make_room()
         self._reader.reset()
         self._wishes = None
 
@@ -92,13 +101,27 @@ class ResidentEngine:
 
     @torch.inference_mode()
     def submit(self, plan: StepPlan, queued: float = 0.0) -> None:
-        """Launch one plan that waited `queued` seconds. Raises worker.plan.PlanError, and DeviceError when the device is of no use any more."""
+        """Launch one plan that waited `queued` seconds. Raises PlanError, StepError, and DeviceError when the device is of no use any more."""
         self.check()
-        rows, copies = self._reader.apply(plan)
         try:
+            rows, copies = self._reader.apply(plan)
             self._launch(plan, rows, copies, queued)
+        except torch.OutOfMemoryError as error:
+            raise self._too_large(str(error)) from error
         except RuntimeError as error:  # what torch and Triton raise for every error of the device
             raise DeviceError(str(error)) from error
+
+    def _too_large(self, why: str) -> StepError:
+        """Take smaller steps from the next session on; the error to raise for this one."""
+        self._short = True
+        self._reader.limit(max(self.slots.count, self.max_step_tokens // 2))
+        return StepError(f"no memory for it; from now on steps have at most {self.max_step_tokens} tokens: {why.splitlines()[0]}")
+
+    def _make_room(self) -> None:
+        """Give back what steps and graphs kept. The step that failed may have been launched in part, so nothing is known of the rows there."""
+        self._short = False
+        self._rows.fill(UNKNOWN)
+        self._graphs.clear()
 
     @torch.inference_mode()
     def idle(self) -> bool:
@@ -110,6 +133,7 @@ class ResidentEngine:
             self._prepare(key)
         except torch.OutOfMemoryError:
             self._graphs.refuse(key, "no memory")
+            self._rows.fill(UNKNOWN)
         except RuntimeError as error:
             raise DeviceError(str(error)) from error
         return True
