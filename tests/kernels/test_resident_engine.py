@@ -1,18 +1,17 @@
 """The resident engine gives what the engine gives that waits for every step: run ahead, mixed steps, penalties, seeds, failures, re-admission."""
 
-import queue
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
 from kernels.triton_set import Triton
-from messages.plan import StepPlan
-from messages.result import NON_FINITE, OK, StepResult
+from messages.result import NON_FINITE, OK
 from tests.support.devices import DEVICE, GPU
 from tests.support.engines import SilentReporter, make_engine, tokens_of, worker_args
 from tests.support.plans import Chunk, Planner, Row
+from tests.support.resident import Playing
 from transport.columns import view_f32, view_i32, view_u8
 from worker.load import load_model
 from worker.memory import allocate
@@ -25,24 +24,6 @@ GREEDY = Row(slot=0, prompt=IDS[:9], blocks=[5, 0, 7])
 DRAWN = Row(slot=3, prompt=IDS[5:12], blocks=[2, 9, 4], seed=5, temperature=0.8, top_p=0.9, top_k=30)
 PENAL = Row(slot=1, prompt=IDS[2:6], blocks=[1, 3], seed=2**40 + 1, temperature=1.0, repetition=1.2, frequency=0.3, presence=0.1)
 ASKED = Row(slot=6, prompt=IDS[1:4], blocks=[8, 6], logprobs=3)
-
-
-class Playing:
-    """A resident engine and its results as they come."""
-
-    def __init__(self, engine: ResidentEngine) -> None:
-        self.engine = engine
-        self._results: queue.SimpleQueue[StepResult] = queue.SimpleQueue()
-        engine.start(self._results.put)
-        engine.reset()
-
-    def play(self, plans: Sequence[StepPlan]) -> list[StepResult]:
-        """Launch all, then read all."""
-        for plan in plans:
-            self.engine.submit(plan)
-        found = [self._results.get(timeout=60) for _ in plans]
-        self.engine.check()
-        return found
 
 
 @pytest.fixture

@@ -20,9 +20,11 @@ from messages.result import StepResult
 from tests.support.devices import GPU
 from tests.support.engines import SilentReporter, full_logprobs, make_engine, poison, tokens_of, worker_args
 from tests.support.plans import Chunk, Planner, Row
+from tests.support.resident import Playing
 from transport.columns import view_i32
 from worker.load import load_model
 from worker.memory import allocate
+from worker.resident.engine import ResidentEngine
 
 ORACLE = Path(__file__).resolve().parents[1] / "oracles" / "shapes.py"
 FAMILIES = ["llama", "qwen2", "qwen3", "mistral"]
@@ -67,9 +69,6 @@ def run_on_cpu(model: Path, dtype: str) -> list[StepResult]:
 
 
 def run_on_gpu(model: Path, dtype: str) -> list[StepResult]:
-    from tests.kernels.test_resident_engine import Playing
-    from worker.resident.engine import ResidentEngine
-
     torch.cuda.set_stream(torch.cuda.Stream())
     args = worker_args(model, device="cuda", dtype=dtype, max_step_tokens=2000)
     found = load_model(args, SilentReporter())

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 import worker.load
 from messages.plan import StepPlan
@@ -18,8 +17,8 @@ from worker.__main__ import main
 from worker.engine import DeviceError, StepError
 from worker.load import load_engine
 
-LEFT = 32 << 20
-"""Bytes of a GPU that `memory` leaves."""
+LEFT = 1 << 20
+"""Bytes of a GPU that `memory` leaves to the worker."""
 
 
 class Breaking:
@@ -28,7 +27,6 @@ class Breaking:
     def __init__(self, engine: Any, how: str, step: int, done: Path) -> None:
         self._engine, self._how, self._step, self._done = engine, how, step, done
         self._submit, self._reset = engine.submit, engine.reset
-        self._hog: Tensor | None = None
         self._plans = 0
         engine.submit, engine.reset = self.submit, self.reset
 
@@ -40,7 +38,8 @@ class Breaking:
         self._submit(plan, queued)
 
     def reset(self) -> None:
-        self._hog = None
+        if torch.cuda.is_available():
+            torch.cuda.set_per_process_memory_fraction(1.0)
         self._reset()
 
     def _error(self) -> None:
@@ -52,7 +51,7 @@ class Breaking:
             raise StepError(f"no memory for it; from now on steps have at most {self._engine.max_step_tokens} tokens: out of memory")
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
-        self._hog = torch.empty(torch.cuda.mem_get_info()[0] - LEFT, dtype=torch.uint8, device="cuda")
+        torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + LEFT) / torch.cuda.mem_get_info()[1])
 
     def _assert(self) -> None:
         torch.zeros(1, device="cuda")[torch.tensor([7], device="cuda")]

@@ -63,7 +63,7 @@ def served(models: Path, request: pytest.FixtureRequest, device: str) -> Iterato
     with ExitStack() as stack:
 
         def start(pool: int, cache: str, device: str) -> Cluster:
-            options = ["--kv-tokens", str(pool), "--prefix-cache", cache, *CLUSTERS[device], *COMMON]
+            options = [*CLUSTERS[device], "--kv-tokens", str(pool), "--prefix-cache", cache, *COMMON]
             return stack.enter_context(running_cluster(models / request.param, *options))
 
         big, tiny = start(BIG, "on", "cpu"), {cache: start(TINY, cache, device) for cache in ("on", "off")}
