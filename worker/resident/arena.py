@@ -48,7 +48,7 @@ class Arena:
         return np.stack((slot.astype(np.int32) + np.int32(self._offsets[name]), values.view(np.int32)))
 
     def admitted(self, slot: I32, slots: Slots) -> Iterable[I32]:
-        """Pairs that start rows: not failed, and their sampling columns as `slots` has them. Lengths are the caller's to set."""
+        """Pairs that start rows: not failed, and their sampling columns as `slots` has them. Their lengths are the caller's to set."""
         yield self.column("failed", slot, np.zeros(len(slot), np.int32))
         yield self.column("top_k", slot, slots.top_k[slot].clip(max=np.iinfo(np.int32).max).astype(np.int32))
         for name in FLOATS:
