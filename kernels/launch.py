@@ -6,6 +6,7 @@ holds. With more rows that is slower (bench/GPU.md): waiting programs take the r
 """
 
 import functools
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -17,6 +18,8 @@ LOG2E = tl.constexpr(1.4426950408889634)
 MOST_DEPENDENT_ROWS = 2
 NEVER = 1 << 30
 """In place of the rows of a step, for kernels that are never launched so: grids of about as many programs as there are multiprocessors."""
+
+COMPILE_ONLY: ContextVar[bool] = ContextVar("compile_only", default=False)
 
 
 @functools.cache
@@ -44,13 +47,25 @@ def wait(PDL: tl.constexpr) -> None:
 
 
 def launch(kernel: Any, grid: tuple[int, ...], rows: int, *arguments: Any, **settings: Any) -> None:
-    """Run a kernel that has a `PDL` parameter over `grid`, in a step of `rows` rows; an empty grid runs nothing."""
+    """Run a kernel that has a `PDL` parameter over `grid`, in a step of `rows` rows; an empty grid runs nothing. Or compile it (kernels.compiler)."""
+    _launch(kernel, grid, rows, COMPILE_ONLY.get(), arguments, settings)
+
+
+def run(kernel: Any, grid: tuple[int, ...], rows: int, *arguments: Any, **settings: Any) -> None:
+    """`launch` a kernel that is run where others are only compiled, because it writes what torch then takes for indices."""
+    _launch(kernel, grid, rows, False, arguments, settings)
+
+
+def _launch(kernel: Any, grid: tuple[int, ...], rows: int, only_compiled: bool, arguments: tuple[Any, ...], settings: dict[str, Any]) -> None:
     if 0 in grid:
         return
     dependent = dependent_launch(rows)
     if dependent:
         settings["launch_pdl"] = True
-    kernel[grid](*arguments, PDL=dependent, **settings)
+    if only_compiled:
+        kernel.warmup(*arguments, grid=grid, PDL=dependent, **settings)
+    else:
+        kernel[grid](*arguments, PDL=dependent, **settings)
 
 
 def power_of_two(size: int) -> int:

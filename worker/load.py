@@ -1,11 +1,13 @@
 """From arguments to a running engine: reads the checkpoint, fills the decoder, sizes the pool."""
 
 import logging
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import torch
 
 from checkpoint.config import ModelConfig, read_config
@@ -26,6 +28,7 @@ from worker.weights import Read, ReadRaw, build_decoder, dummy_reader, resolve_d
 log = logging.getLogger(__name__)
 
 SHOWN = 20
+MOST_COMPILERS = 8
 
 
 def _config(args: WorkerArgs) -> ModelConfig:
@@ -61,6 +64,12 @@ def _decoder(args: WorkerArgs, config: ModelConfig, positions: int, progress: Ca
         source.close()
 
 
+def _shortened(config: ModelConfig) -> ModelConfig:
+    """The model with one layer of each kind."""
+    kinds = sorted(set(config.window_layers))
+    return msgspec.structs.replace(config, layers=max(1, len(kinds)), window_layers=kinds)
+
+
 class LoadStopped(Exception):
     """The process was asked to end while it was loading."""
 
@@ -90,15 +99,37 @@ class Loaded:
 
 def load_engine(args: WorkerArgs, reporter: Reporter, stopping: Callable[[], bool] = lambda: False) -> StepEngine:
     """Load the model and allocate its KV pool, reporting progress. Raises what `load_model` does, and PoolError."""
+    if torch.device(args.device).type == "cuda":
+        return _resident_engine(args, reporter, stopping)
     found = load_model(args, reporter, stopping)
+    _ready_for_cache(args, reporter, found)
+    return waiting_engine(args, found)
+
+
+def _ready_for_cache(args: WorkerArgs, reporter: Reporter, found: Loaded) -> None:
     if args.measure_bandwidth:
         reporter.facts(copy_bandwidth=copy_bandwidth(found.device))
     reporter.phase(LOADING, "allocating KV memory", 1.0)
-    if found.device.type == "cuda":
-        from worker.resident.load import make_resident  # needs Triton
 
-        return make_resident(found.decoder, found.kernels, args, found.dtype, found.device, found.positions)
-    return waiting_engine(args, found)
+
+def _resident_engine(args: WorkerArgs, reporter: Reporter, stopping: Callable[[], bool]) -> StepEngine:
+    """The engine of a GPU, whose kernels are compiled while the weights are loaded."""
+    from kernels.compiler import Compiler  # needs Triton
+    from worker.resident.load import make_resident, rehearse
+
+    device = _device(args.device)
+    compiler = Compiler(min(MOST_COMPILERS, args.threads or len(os.sched_getaffinity(0))))
+
+    def ahead(model: Loaded) -> None:
+        rehearse(model.decoder, model.kernels, args, model.dtype, device, model.positions, compiler)
+
+    try:
+        found = load_model(args, reporter, stopping, ahead)
+        _ready_for_cache(args, reporter, found)
+        return make_resident(found.decoder, found.kernels, args, found.dtype, device, found.positions, compiler)
+    except BaseException:
+        compiler.close()
+        raise
 
 
 def waiting_engine(args: WorkerArgs, found: Loaded) -> Engine:
@@ -108,8 +139,10 @@ def waiting_engine(args: WorkerArgs, found: Loaded) -> Engine:
     return Engine(found.decoder, cache, found.kernels, args.max_slots, found.positions // args.block_size, args.max_step_tokens)
 
 
-def load_model(args: WorkerArgs, reporter: Reporter, stopping: Callable[[], bool] = lambda: False) -> Loaded:
-    """Load the model, reporting progress.
+def load_model(
+    args: WorkerArgs, reporter: Reporter, stopping: Callable[[], bool] = lambda: False, ahead: Callable[[Loaded], None] | None = None
+) -> Loaded:
+    """Load the model, reporting progress. `ahead` is given, before that, a model of one layer of each kind and with random weights.
 
     Raises LoadStopped when `stopping` turns true, and CheckpointError, PoolError or ValueError with a sentence for people.
     """
@@ -130,12 +163,15 @@ def load_model(args: WorkerArgs, reporter: Reporter, stopping: Callable[[], bool
             raise LoadStopped
         reporter.phase(LOADING, f"loading weights {share:.0%}".replace("%", " %"), share)
 
+    def loaded(decoder: Decoder) -> Loaded:
+        return Loaded(decoder=decoder, kernels=kernels_for(device), dtype=resolve_dtype(args.dtype, device), device=device, positions=positions)
+
     progress(0.0)
     try:
+        if ahead is not None:
+            ahead(loaded(_decoder(msgspec.structs.replace(args, dummy_weights=True), _shortened(config), args.block_size, lambda share: None)))
         decoder = _decoder(args, config, positions, progress)
     except torch.OutOfMemoryError as error:
         raise PoolError(f"the GPU has no memory for the weights; end what else runs there, or use another: {str(error).splitlines()[0]}") from error
     log.info("loaded %s in %.1f s", args.model_shape or args.model, time.perf_counter() - began)
-    return Loaded(
-        decoder=decoder, kernels=kernels_for(device), dtype=resolve_dtype(args.dtype, device), device=device, positions=positions
-    )  # fmt: skip
+    return loaded(decoder)

@@ -7,14 +7,13 @@ import torch
 
 from worker.decoder import Decoder
 from worker.memory import Cache, PoolError, token_bytes
-from worker.resident.engine import ResidentEngine
+from worker.resident.engine import FEW_TOKENS, ResidentEngine
 
 log = logging.getLogger(__name__)
 
 GRAPHS_OVER_LARGEST = 2.0
 """All graphs take so many times the memory of the largest: they share a pool, but not perfectly."""
 SHRINK = 0.95
-FEW_TOKENS = 64
 GIB = 2**30
 
 
@@ -38,7 +37,7 @@ def measure(engine: ResidentEngine, most_tokens: int) -> Budget:
     device = engine.cache.k.device
     weights = torch.cuda.memory_allocated(device)
     torch.cuda.reset_peak_memory_stats(device)
-    engine.dry_run(min(FEW_TOKENS, most_tokens))  # takes other kernels, which the first short prompt then finds compiled
+    engine.dry_run(min(FEW_TOKENS, most_tokens))  # takes other kernels, which the first short prompt then finds loaded
     engine.dry_run(most_tokens)
     torch.cuda.synchronize(device)
     activations = torch.cuda.max_memory_allocated(device) - weights

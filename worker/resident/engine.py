@@ -2,7 +2,7 @@
 
 import gc
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -34,6 +34,10 @@ DRAWN = 0
 """Stands in the host's slots for a last token that only the device knows."""
 UNKNOWN = -1
 """In the host's copy of the device's rows: no slot, so that it is written again."""
+FEW_TOKENS = 64
+"""A short prompt, which takes other kernels than a long one."""
+REHEARSED = (1, 2, 8, 64, 256)
+"""Decode rows beside a prompt, between which kernels differ."""
 FIRST_WORDS = 1 << 16
 SWITCH_SECONDS = 2e-4
 """How long the thread that launches and the one that reads results may keep each other waiting: Python's own 5 ms are many steps."""
@@ -42,7 +46,16 @@ SWITCH_SECONDS = 2e-4
 class ResidentEngine:
     """Everything that lives on the device. `start`, then `submit` the plans of a session in order; `reset` begins a new one."""
 
-    def __init__(self, decoder: Decoder, cache: Cache, kernels: Kernels, max_slots: int, max_blocks: int, max_step_tokens: int) -> None:
+    def __init__(
+        self,
+        decoder: Decoder,
+        cache: Cache,
+        kernels: Kernels,
+        max_slots: int,
+        max_blocks: int,
+        max_step_tokens: int,
+        closing: Callable[[], None] = lambda: None,
+    ) -> None:
         self._device = cache.k.device
         self.slots = PooledSlots(max_slots, max_blocks, decoder.config.vocab, self._device)
         self.cache = cache
@@ -55,6 +68,7 @@ class ResidentEngine:
         self._parcels = Parcels(self._device, max_slots, FIRST_WORDS)
         self._wishes: Wishes | None = None  # of the step before, when that was of decode rows only
         self._results: Reader | None = None
+        self._closing = closing
         self._short = False  # the device had no memory for a step
         self._positions = max_blocks * cache.block_size
         self._tile = tile_tokens(decoder.config.heads // decoder.config.kv_heads)
@@ -84,8 +98,10 @@ class ResidentEngine:
         self._results = Reader(self._parcels, deliver)
 
     def close(self) -> None:
+        """Deliver what is on its way, end the thread and call `closing`."""
         if self._results is not None:
             self._results.close()
+        self._closing()
 
     def reset(self) -> None:
         """Forget every slot and expect step 1."""
@@ -156,15 +172,38 @@ class ResidentEngine:
         self._parcels.give(parcel)
 
     @torch.inference_mode()
-    def dry_run(self, tokens: int) -> None:
-        """The launches of the largest step: `tokens` prompt tokens of dummy rows, and a draw for every slot."""
+    def dry_run(self, tokens: int, decodes: int = 0, filtered: bool = True, longest: int = 1) -> None:
+        """The launches of a step of `tokens` prompt tokens and `decodes` decode rows of dummies, with a draw for every slot."""
         size = min(tokens, self._positions)
-        count = np.array([size] * (tokens // size) + [tokens % size] * (tokens % size > 0), np.int64)
+        count = np.array([size] * (tokens // size) + [tokens % size] * (tokens % size > 0) + [1] * decodes, np.int64)
         dummies = np.full(len(count), self._arena.dummy, np.int32)
-        rows = Rows(slot=dummies, start=0 * count, count=count, sample=count > 0, tokens=np.zeros(tokens, np.int32), decodes=0)
-        layout = lay_out(rows, np.zeros(min(self.slots.count, tokens), np.int64), self._tile)
-        token, slot, position, tiles, wanted, drawn = self._write(self._parcels.take(), [], layout.columns)
-        self._draw(self._forward(token, slot, position, tiles, wanted, 0, 0, True), drawn, filtered=True)
+        sample = np.ones(len(count) - decodes, np.bool_)
+        rows = Rows(slot=dummies, start=0 * count, count=count, sample=sample, tokens=np.zeros(tokens, np.int32), decodes=decodes)
+        layout = lay_out(rows, np.zeros(min(self.slots.count, tokens + decodes), np.int64), self._tile)
+        parcel = self._parcels.take()
+        columns = self._write(parcel, [], layout.columns)
+        self._draw(self._logits(columns, decodes, longest, decodes < 2), columns[-1], filtered=filtered)
+        parcel.done.record()
+        parcel.done.synchronize()
+        self._parcels.give(parcel)
+
+    @torch.inference_mode()
+    def begin(self) -> None:
+        """Run a short prompt and a decode step of one row, all dummies."""
+        self.dry_run(min(FEW_TOKENS, self.max_step_tokens), filtered=False)
+        self._decode(1, PLAIN, False)
+
+    @torch.inference_mode()
+    def rehearse(self) -> None:
+        """The launches of all usual steps, those first that a worker meets first: for kernels that are only compiled."""
+        self.begin()
+        self.dry_run(self.max_step_tokens, filtered=False)
+        self.dry_run(min(FEW_TOKENS, self.max_step_tokens))
+        for decodes in (size for size in REHEARSED if size <= self.slots.count):
+            for longest in (FEW_TOKENS, self._positions):
+                self.dry_run(min(FEW_TOKENS, self.max_step_tokens), decodes, longest=longest)
+        for key in self._kinds():
+            self._decode(*key)
 
     @torch.inference_mode()
     def dry_graph(self) -> None:
@@ -281,13 +320,18 @@ class ResidentEngine:
             self._kernels.copy_blocks(self.cache.v, source, target)
         if layout is None:
             return source, None
-        token, slot, position, tiles, wanted, drawn = there[2:8]
-        first = len(rows.tokens)
-        if rows.decodes:
-            self._kernels.begin_rows(self._arena.columns, slot[first:], token[first:], position[first:])
+        drawn = there[7]
         longest, balanced = longest_and_balance(rows.start[len(rows.start) - rows.decodes :])
-        logits = self._forward(token, slot, position, tiles, wanted, rows.decodes, longest, balanced)
+        logits = self._logits(there[2:8], rows.decodes, longest, balanced)
         return self._sample(logits, drawn, wishes, there[8:]) if len(drawn) else (drawn, None)
+
+    def _logits(self, columns: list[Tensor], decodes: int, longest: int, balanced: bool) -> Tensor:
+        """Of a mixed step with a layout's `columns`, the last `decodes` tokens of which are decode rows and taken from the device's state."""
+        token, slot, position, tiles, wanted, _ = columns
+        first = len(token) - decodes
+        if decodes:
+            self._kernels.begin_rows(self._arena.columns, slot[first:], token[first:], position[first:])
+        return self._forward(token, slot, position, tiles, wanted, decodes, longest, balanced)
 
     def _forward(
         self, token: Tensor, slot: Tensor, position: Tensor, tiles: Tensor, wanted: Tensor | None, singles: int, longest: int, balanced: bool

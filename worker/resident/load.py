@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 
 from kernels.backend import Kernels
+from kernels.compiler import Compiler
 from worker.args import WorkerArgs
 from worker.decoder import Decoder
 from worker.memory import Cache, PoolError, token_bytes
@@ -16,20 +17,47 @@ from worker.resident.engine import ResidentEngine
 log = logging.getLogger(__name__)
 
 
-def make_resident(decoder: Decoder, kernels: Kernels, args: WorkerArgs, dtype: torch.dtype, device: torch.device, positions: int) -> ResidentEngine:
-    """An engine with as much KV memory as fits, on a stream of its own: the calling thread's from now on. Raises PoolError."""
+def make_resident(
+    decoder: Decoder, kernels: Kernels, args: WorkerArgs, dtype: torch.dtype, device: torch.device, positions: int, compiler: Compiler
+) -> ResidentEngine:
+    """An engine with as much KV memory as fits, on a stream of its own: the calling thread's from now on. Raises PoolError.
+
+    The dry runs that measure memory do not wait for kernels; those of a first prompt and a first token are then really run. The engine closes
+    `compiler`.
+    """
     torch.cuda.synchronize(device)  # the weights were made on the default stream
     torch.cuda.set_stream(torch.cuda.Stream(device))
-    shape = args.max_slots, positions // args.block_size
-    share, config = args.gpu_memory_utilization, decoder.config
+    share = args.gpu_memory_utilization
 
     def measured(tokens: int) -> Budget:
-        small = torch.zeros(config.layers, 2, config.kv_heads, args.block_size, config.head_dim, dtype=dtype, device=device)
-        return measure(ResidentEngine(decoder, Cache(small, small.clone()), kernels, *shape, tokens), tokens)
+        with compiler.only():
+            return measure(trial_engine(decoder, kernels, args, dtype, device, positions, tokens), tokens)
 
-    tokens, budget = largest_step(args.max_step_tokens, args.max_slots, token_bytes(config, dtype), share, measured)
+    tokens, budget = largest_step(args.max_step_tokens, args.max_slots, token_bytes(decoder.config, dtype), share, measured)
     cache = make_cache(decoder, dtype, budget, share, args.kv_tokens, args.block_size, device)
-    return ResidentEngine(decoder, cache, kernels, *shape, tokens)
+    engine = ResidentEngine(decoder, cache, kernels, args.max_slots, positions // args.block_size, tokens, compiler.close)
+    engine.begin()
+    return engine
+
+
+def trial_engine(
+    decoder: Decoder, kernels: Kernels, args: WorkerArgs, dtype: torch.dtype, device: torch.device, positions: int, tokens: int
+) -> ResidentEngine:
+    """For steps of dummy rows of at most `tokens` tokens: with the smallest of caches."""
+    config = decoder.config
+    small = torch.zeros(config.layers, 2, config.kv_heads, args.block_size, config.head_dim, dtype=dtype, device=device)
+    return ResidentEngine(decoder, Cache(small, small.clone()), kernels, args.max_slots, positions // args.block_size, tokens)
+
+
+def rehearse(
+    decoder: Decoder, kernels: Kernels, args: WorkerArgs, dtype: torch.dtype, device: torch.device, positions: int, compiler: Compiler
+) -> None:
+    """Let `compiler` begin with what steps of such a model need; `decoder` may have fewer layers."""
+    try:
+        with compiler.only():
+            trial_engine(decoder, kernels, args, dtype, device, positions, args.max_step_tokens).rehearse()
+    except torch.OutOfMemoryError:
+        log.warning("no memory to compile kernels ahead for steps of %d tokens", args.max_step_tokens)
 
 
 def largest_step(wanted: int, least: int, token_bytes: int, share: float, measured: Callable[[int], Budget]) -> tuple[int, Budget]:
