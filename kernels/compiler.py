@@ -26,6 +26,11 @@ class Compiler:
         finally:
             COMPILE_ONLY.reset(token)
 
+    def wait(self) -> None:
+        """Until all is compiled. Raises what a compilation did."""
+        for future in self._mode.raw_futures:
+            future.result()
+
     def close(self) -> None:
         """Leave out what has not been begun, and wait for what has."""
         self._pool.shutdown(cancel_futures=True)
