@@ -25,8 +25,8 @@ ROWS, WIDTH, BAD = 64, 6, 17
 BLOCKS = ROWS * WIDTH
 DTYPE = torch.bfloat16
 DEVICE = torch.device("cuda")
-LARGE = 75_000
-"""Blocks of 16 tokens x 8 heads x 128 numbers of 2 bytes: one layer of keys alone takes more than 2^31 bytes."""
+LARGE = 270_000
+"""Blocks of 16 tokens x 2 heads x 128 numbers of 2 bytes: one layer of keys alone takes more than 2^31 bytes."""
 
 
 def rows() -> list[Row]:

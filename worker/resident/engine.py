@@ -292,7 +292,7 @@ class ResidentEngine:
         if wishes.mode != SEPARATE:
             return out, None
         count = len(rows.slot)
-        return self._sample(out[:count], self._arena.rows[:count], wishes, there)
+        return self._sample(parcel, out[:count], self._arena.rows[:count], wishes, there)
 
     def _balance_matters(self, rows: int) -> bool:
         """Whether decode attention is launched differently for rows of equal lengths."""
@@ -323,7 +323,7 @@ class ResidentEngine:
         drawn = there[7]
         longest, balanced = longest_and_balance(rows.start[len(rows.start) - rows.decodes :])
         logits = self._logits(there[2:8], rows.decodes, longest, balanced)
-        return self._sample(logits, drawn, wishes, there[8:]) if len(drawn) else (drawn, None)
+        return self._sample(parcel, logits, drawn, wishes, there[8:]) if len(drawn) else (drawn, None)
 
     def _logits(self, columns: list[Tensor], decodes: int, longest: int, balanced: bool) -> Tensor:
         """Of a mixed step with a layout's `columns`, the last `decodes` tokens of which are decode rows and taken from the device's state."""
@@ -357,7 +357,7 @@ class ResidentEngine:
         out = self._kernels.sample(logits, self._batch(slot, filtered))
         return self._kernels.finish_rows(self._arena.columns, slot, out.token, out.finite)
 
-    def _sample(self, logits: Tensor, slot: Tensor, wishes: Wishes, there: list[Tensor]) -> tuple[Tensor, Asked | None]:
+    def _sample(self, parcel: Parcel, logits: Tensor, slot: Tensor, wishes: Wishes, there: list[Tensor]) -> tuple[Tensor, Asked | None]:
         """Sample with everything the rows wish for; `there`: the wishes' columns on the device."""
         batch = replace(self._batch(slot, wishes.filtered), logprob_rows=wishes.logprob_rows, logprob_counts=wishes.logprob_counts)
         if wishes.penal:
@@ -367,15 +367,11 @@ class ResidentEngine:
         token = self._kernels.finish_rows(self._arena.columns, slot, out.token, out.finite)
         if wishes.penal:
             self.slots.sampled(owner, token[row.long()])
-        return token, self._ask(out, wishes)
+        return token, _ask(parcel, out, wishes)
 
-    def _ask(self, out: Sampled, wishes: Wishes) -> Asked | None:
-        if out.chosen is None or out.top is None or out.top_ids is None:
-            return None
-        chosen, top, top_ids = (self._to_host(part) for part in (out.chosen, out.top, out.top_ids))
-        return Asked(rows=wishes.logprob_rows, counts=wishes.logprob_counts, chosen=chosen, top=top, top_ids=top_ids)
 
-    def _to_host(self, part: Tensor) -> Tensor:
-        """A copy on the host that is there when the step is done."""
-        there = torch.empty(part.shape, dtype=part.dtype, pin_memory=self._device.type == "cuda")
-        return there.copy_(part, non_blocking=True)
+def _ask(parcel: Parcel, out: Sampled, wishes: Wishes) -> Asked | None:
+    if out.chosen is None or out.top is None or out.top_ids is None:
+        return None
+    chosen, top, top_ids = parcel.fetch([out.chosen, out.top, out.top_ids])
+    return Asked(rows=wishes.logprob_rows, counts=wishes.logprob_counts, chosen=chosen, top=top, top_ids=top_ids)
