@@ -6,6 +6,8 @@ holds. With more rows that is slower (bench/GPU.md): waiting programs take the r
 """
 
 import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -19,7 +21,9 @@ MOST_DEPENDENT_ROWS = 2
 NEVER = 1 << 30
 """In place of the rows of a step, for kernels that are never launched so: grids of about as many programs as there are multiprocessors."""
 
-COMPILE_ONLY: ContextVar[bool] = ContextVar("compile_only", default=False)
+Instead = Callable[[Any, tuple[int, ...], tuple[Any, ...], dict[str, Any]], object]
+"""Gets the kernel, the grid, the arguments and the settings of a launch."""
+_INSTEAD: ContextVar[Instead | None] = ContextVar("instead", default=None)
 
 
 @functools.cache
@@ -46,26 +50,28 @@ def wait(PDL: tl.constexpr) -> None:
         gdc_wait()
 
 
+@contextmanager
+def instead(do: Instead) -> Iterator[None]:
+    """Inside, `do` is called in place of every launch of this thread."""
+    token = _INSTEAD.set(do)
+    try:
+        yield
+    finally:
+        _INSTEAD.reset(token)
+
+
 def launch(kernel: Any, grid: tuple[int, ...], rows: int, *arguments: Any, **settings: Any) -> None:
-    """Run a kernel that has a `PDL` parameter over `grid`, in a step of `rows` rows; an empty grid runs nothing. Or compile it (kernels.compiler)."""
-    _launch(kernel, grid, rows, COMPILE_ONLY.get(), arguments, settings)
-
-
-def run(kernel: Any, grid: tuple[int, ...], rows: int, *arguments: Any, **settings: Any) -> None:
-    """`launch` a kernel that is run where others are only compiled, because it writes what torch then takes for indices."""
-    _launch(kernel, grid, rows, False, arguments, settings)
-
-
-def _launch(kernel: Any, grid: tuple[int, ...], rows: int, only_compiled: bool, arguments: tuple[Any, ...], settings: dict[str, Any]) -> None:
+    """Run a kernel that has a `PDL` parameter over `grid`, in a step of `rows` rows; an empty grid runs nothing."""
     if 0 in grid:
         return
     dependent = dependent_launch(rows)
     if dependent:
         settings["launch_pdl"] = True
-    if only_compiled:
-        kernel.warmup(*arguments, grid=grid, PDL=dependent, **settings)
+    settings["PDL"] = dependent
+    if (do := _INSTEAD.get()) is None:
+        kernel[grid](*arguments, **settings)
     else:
-        kernel[grid](*arguments, PDL=dependent, **settings)
+        do(kernel, grid, arguments, settings)
 
 
 def power_of_two(size: int) -> int:

@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.launch import NEVER, launch, run, trigger, wait
+from kernels.launch import NEVER, launch, trigger, wait
 from kernels.reference.resident import Columns
 
 BLOCK = 256
@@ -24,7 +24,7 @@ def _write(arena_ptr: tl.tensor, index_ptr: tl.tensor, word_ptr: tl.tensor, coun
 def write_words(arena: Tensor, pairs: Tensor) -> None:
     """arena[pairs[0]] = pairs[1] for int32 `pairs` [2, N]. Pairs of one index hold the same word."""
     count = pairs.shape[1]
-    run(_write, (triton.cdiv(count, BLOCK),), NEVER, arena, pairs[0], pairs[1], count, BLOCK=BLOCK, num_warps=4)
+    launch(_write, (triton.cdiv(count, BLOCK),), NEVER, arena, pairs[0], pairs[1], count, BLOCK=BLOCK, num_warps=4)
 
 
 @triton.jit(do_not_specialize=["rows"], do_not_specialize_on_alignment=["slot_ptr", "token_ptr", "position_ptr"])
@@ -49,7 +49,7 @@ def begin_rows(columns: Columns, slot_R: Tensor, token_R: Tensor, position_R: Te
     The dummy slot stays at length 0.
     """
     rows, dummy = len(slot_R), len(columns.length) - 1
-    run(
+    launch(
         _begin, (triton.cdiv(rows, BLOCK),), rows, columns.length, columns.last, slot_R, token_R, position_R, rows,
         DUMMY=dummy, BLOCK=BLOCK, num_warps=4,
     )  # fmt: skip

@@ -1,7 +1,6 @@
 """From arguments to a running engine: reads the checkpoint, fills the decoder, sizes the pool."""
 
 import logging
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from messages.cluster import LOADING
 from transport.reports import Reporter
 from worker.args import WorkerArgs
 from worker.bandwidth import copy_bandwidth
+from worker.compilers import Compilers
 from worker.decoder import Decoder
 from worker.engine import StepEngine
 from worker.memory import PoolError, make_cache
@@ -28,7 +28,6 @@ from worker.weights import Read, ReadRaw, build_decoder, dummy_reader, resolve_d
 log = logging.getLogger(__name__)
 
 SHOWN = 20
-MOST_COMPILERS = 8
 
 
 def _config(args: WorkerArgs) -> ModelConfig:
@@ -44,9 +43,11 @@ def _positions(args: WorkerArgs, config: ModelConfig) -> int:
     return config.context if args.max_context is None else min(config.context, args.max_context)
 
 
-def _decoder(args: WorkerArgs, config: ModelConfig, positions: int, progress: Callable[[float], None]) -> Decoder:
+def _decoder(args: WorkerArgs, config: ModelConfig, positions: int, progress: Callable[[float], None], place: torch.device | None = None) -> Decoder:
+    """With its weights at `place`, the device of `args` when that is None."""
     device = torch.device(args.device)
     kernels, dtype = kernels_for(device), resolve_dtype(args.dtype, device)
+    device = place or device
 
     def build(read: Read, read_raw: ReadRaw | None = None) -> Decoder:
         return build_decoder(config, read, kernels, dtype, positions, progress, read_raw, device)
@@ -62,12 +63,6 @@ def _decoder(args: WorkerArgs, config: ModelConfig, positions: int, progress: Ca
         return build(lambda name: to_tensor(source.read(name), stored[name].dtype), source.read_raw)
     finally:
         source.close()
-
-
-def _shortened(config: ModelConfig) -> ModelConfig:
-    """The model with one layer of each kind."""
-    kinds = sorted(set(config.window_layers))
-    return msgspec.structs.replace(config, layers=max(1, len(kinds)), window_layers=kinds)
 
 
 class LoadStopped(Exception):
@@ -97,39 +92,20 @@ class Loaded:
     positions: int
 
 
-def load_engine(args: WorkerArgs, reporter: Reporter, stopping: Callable[[], bool] = lambda: False) -> StepEngine:
-    """Load the model and allocate its KV pool, reporting progress. Raises what `load_model` does, and PoolError."""
-    if torch.device(args.device).type == "cuda":
-        return _resident_engine(args, reporter, stopping)
+def load_engine(args: WorkerArgs, reporter: Reporter, stopping: Callable[[], bool] = lambda: False, compilers: Compilers | None = None) -> StepEngine:
+    """Load the model and allocate its KV pool, reporting progress. Raises what `load_model` does, and PoolError.
+
+    `compilers`: of the kernels of a GPU, at work since before.
+    """
     found = load_model(args, reporter, stopping)
-    _ready_for_cache(args, reporter, found)
-    return waiting_engine(args, found)
-
-
-def _ready_for_cache(args: WorkerArgs, reporter: Reporter, found: Loaded) -> None:
     if args.measure_bandwidth:
         reporter.facts(copy_bandwidth=copy_bandwidth(found.device))
     reporter.phase(LOADING, "allocating KV memory", 1.0)
+    if found.device.type == "cuda":
+        from worker.resident.load import make_resident  # needs Triton
 
-
-def _resident_engine(args: WorkerArgs, reporter: Reporter, stopping: Callable[[], bool]) -> StepEngine:
-    """The engine of a GPU, whose kernels are compiled while the weights are loaded."""
-    from kernels.compiler import Compiler  # needs Triton
-    from worker.resident.load import make_resident, rehearse
-
-    device = _device(args.device)
-    compiler = Compiler(min(MOST_COMPILERS, args.threads or len(os.sched_getaffinity(0))))
-
-    def ahead(model: Loaded) -> None:
-        rehearse(model.decoder, model.kernels, args, model.dtype, device, model.positions, compiler)
-
-    try:
-        found = load_model(args, reporter, stopping, ahead)
-        _ready_for_cache(args, reporter, found)
-        return make_resident(found.decoder, found.kernels, args, found.dtype, device, found.positions, compiler)
-    except BaseException:
-        compiler.close()
-        raise
+        return make_resident(found.decoder, found.kernels, args, found.dtype, found.device, found.positions, compilers)
+    return waiting_engine(args, found)
 
 
 def waiting_engine(args: WorkerArgs, found: Loaded) -> Engine:
@@ -139,10 +115,18 @@ def waiting_engine(args: WorkerArgs, found: Loaded) -> Engine:
     return Engine(found.decoder, cache, found.kernels, args.max_slots, found.positions // args.block_size, args.max_step_tokens)
 
 
-def load_model(
-    args: WorkerArgs, reporter: Reporter, stopping: Callable[[], bool] = lambda: False, ahead: Callable[[Loaded], None] | None = None
-) -> Loaded:
-    """Load the model, reporting progress. `ahead` is given, before that, a model of one layer of each kind and with random weights.
+def load_shape(args: WorkerArgs, place: torch.device) -> Loaded:
+    """Of the model only one layer of each kind, with weights that are nothing in particular, at `place`."""
+    config, device = _config(args), torch.device(args.device)
+    kinds = sorted(set(config.window_layers))
+    config = msgspec.structs.replace(config, layers=max(1, len(kinds)), window_layers=kinds)
+    positions = -(-_positions(args, config) // args.block_size) * args.block_size
+    decoder = _decoder(msgspec.structs.replace(args, dummy_weights=True), config, args.block_size, lambda share: None, place)
+    return Loaded(decoder=decoder, kernels=kernels_for(device), dtype=resolve_dtype(args.dtype, device), device=place, positions=positions)
+
+
+def load_model(args: WorkerArgs, reporter: Reporter, stopping: Callable[[], bool] = lambda: False) -> Loaded:
+    """Load the model, reporting progress.
 
     Raises LoadStopped when `stopping` turns true, and CheckpointError, PoolError or ValueError with a sentence for people.
     """
@@ -163,15 +147,12 @@ def load_model(
             raise LoadStopped
         reporter.phase(LOADING, f"loading weights {share:.0%}".replace("%", " %"), share)
 
-    def loaded(decoder: Decoder) -> Loaded:
-        return Loaded(decoder=decoder, kernels=kernels_for(device), dtype=resolve_dtype(args.dtype, device), device=device, positions=positions)
-
     progress(0.0)
     try:
-        if ahead is not None:
-            ahead(loaded(_decoder(msgspec.structs.replace(args, dummy_weights=True), _shortened(config), args.block_size, lambda share: None)))
         decoder = _decoder(args, config, positions, progress)
     except torch.OutOfMemoryError as error:
         raise PoolError(f"the GPU has no memory for the weights; end what else runs there, or use another: {str(error).splitlines()[0]}") from error
     log.info("loaded %s in %.1f s", args.model_shape or args.model, time.perf_counter() - began)
-    return loaded(decoder)
+    return Loaded(
+        decoder=decoder, kernels=kernels_for(device), dtype=resolve_dtype(args.dtype, device), device=device, positions=positions
+    )  # fmt: skip

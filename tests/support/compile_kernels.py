@@ -63,7 +63,6 @@ def kernel_constants(kernel: Any) -> set[str]:
 def main() -> None:
     for module in (decode_attention, gemv, mlp, norm, prefill_attention, resident, rope_kv, sampling, skinny):
         setattr(module, "launch", compile_kernel)  # noqa: B010
-    setattr(resident, "run", compile_kernel)  # noqa: B010
     setattr(linear, "_can_pack", lambda weight: False)  # noqa: B010
     assert not triton.knobs.runtime.interpret
     dtype = torch.bfloat16

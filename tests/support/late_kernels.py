@@ -1,36 +1,31 @@
-"""On a GPU: prints the kernels that steps of usual kinds still compile when a worker's rehearsal is over. Run with an empty TRITON_CACHE_DIR."""
+"""On a GPU: prints the kernels that steps of usual kinds still compile when the rehearsal is over. Run with an empty TRITON_CACHE_DIR."""
 
 import queue
+from pathlib import Path
 from typing import Any
 
 import triton
 
-from kernels.compiler import Compiler
 from messages.result import StepResult
 from tests.support.engines import SilentReporter, worker_args
 from tests.support.plans import Chunk, Planner, Row
+from worker.compilers import Compilers
 from worker.load import load_engine
 
 LENGTHS = (11, 300, 1, 40)
 
 
 def main() -> None:
-    made: list[Compiler] = []
-    begin = Compiler.__init__
-
-    def note(self: Compiler, threads: int) -> None:
-        begin(self, threads)
-        made.append(self)
-
     def heard(*, src: Any, cache_hit: bool, **more: Any) -> None:
         if not cache_hit:
             print(src.name, flush=True)
 
-    setattr(Compiler, "__init__", note)  # noqa: B010
-    shape = {"model_shape": "qwen3-0.6b", "dummy_weights": True, "device": "cuda", "max_step_tokens": 1024, "threads": 0, "max_context": 2048}
-    engine: Any = load_engine(worker_args("", **shape), SilentReporter())  # type: ignore[arg-type]
-    made[0].wait()
+    shape: dict[str, Any] = {"model_shape": "qwen3-0.6b", "dummy_weights": True, "device": "cuda", "max_step_tokens": 1024, "max_context": 2048}
+    args = worker_args(Path(), threads=0, **shape)
+    compilers = Compilers(args)
+    compilers.wait_all()
     triton.knobs.compilation.listener = heard
+    engine: Any = load_engine(args, SilentReporter(), compilers=compilers)
     results: queue.SimpleQueue[StepResult] = queue.SimpleQueue()
     engine.start(results.put)
     engine.reset()
@@ -45,6 +40,7 @@ def main() -> None:
     for _ in plans:
         results.get(timeout=60)
     engine.close()
+    compilers.close()
 
 
 if __name__ == "__main__":

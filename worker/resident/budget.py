@@ -7,7 +7,7 @@ import torch
 
 from worker.decoder import Decoder
 from worker.memory import Cache, PoolError, token_bytes
-from worker.resident.engine import FEW_TOKENS, ResidentEngine
+from worker.resident.engine import ResidentEngine
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +37,6 @@ def measure(engine: ResidentEngine, most_tokens: int) -> Budget:
     device = engine.cache.k.device
     weights = torch.cuda.memory_allocated(device)
     torch.cuda.reset_peak_memory_stats(device)
-    engine.dry_run(min(FEW_TOKENS, most_tokens))  # takes other kernels, which the first short prompt then finds loaded
     engine.dry_run(most_tokens)
     torch.cuda.synchronize(device)
     activations = torch.cuda.max_memory_allocated(device) - weights

@@ -2,7 +2,7 @@
 
 import gc
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -22,7 +22,7 @@ from worker.engine import DeviceError, StepError
 from worker.memory import Cache
 from worker.plan import PlanReader, Rows
 from worker.resident.arena import Arena, joined
-from worker.resident.graphs import Graphs, Key
+from worker.resident.graphs import Graphs, Key, padded_sizes
 from worker.resident.layout import lay_out, longest_and_balance
 from worker.resident.parcel import Parcel, Parcels
 from worker.resident.penalties import PooledSlots
@@ -34,10 +34,10 @@ DRAWN = 0
 """Stands in the host's slots for a last token that only the device knows."""
 UNKNOWN = -1
 """In the host's copy of the device's rows: no slot, so that it is written again."""
-FEW_TOKENS = 64
-"""A short prompt, which takes other kernels than a long one."""
-REHEARSED = (1, 2, 8, 64, 256)
-"""Decode rows beside a prompt, between which kernels differ."""
+FEW_TOKENS, MANY_TOKENS = (16, 32, 64), 512
+"""Short prompts, which take other kernels than a long one."""
+REHEARSED, LENGTHS = (1, 2, 8, 64, 256), (64, 1024, 4096, 1 << 20)
+"""Decode rows beside a prompt and keys of the longest, between which kernels differ."""
 FIRST_WORDS = 1 << 16
 SWITCH_SECONDS = 2e-4
 """How long the thread that launches and the one that reads results may keep each other waiting: Python's own 5 ms are many steps."""
@@ -46,16 +46,7 @@ SWITCH_SECONDS = 2e-4
 class ResidentEngine:
     """Everything that lives on the device. `start`, then `submit` the plans of a session in order; `reset` begins a new one."""
 
-    def __init__(
-        self,
-        decoder: Decoder,
-        cache: Cache,
-        kernels: Kernels,
-        max_slots: int,
-        max_blocks: int,
-        max_step_tokens: int,
-        closing: Callable[[], None] = lambda: None,
-    ) -> None:
+    def __init__(self, decoder: Decoder, cache: Cache, kernels: Kernels, max_slots: int, max_blocks: int, max_step_tokens: int) -> None:
         self._device = cache.k.device
         self.slots = PooledSlots(max_slots, max_blocks, decoder.config.vocab, self._device)
         self.cache = cache
@@ -68,7 +59,6 @@ class ResidentEngine:
         self._parcels = Parcels(self._device, max_slots, FIRST_WORDS)
         self._wishes: Wishes | None = None  # of the step before, when that was of decode rows only
         self._results: Reader | None = None
-        self._closing = closing
         self._short = False  # the device had no memory for a step
         self._positions = max_blocks * cache.block_size
         self._tile = tile_tokens(decoder.config.heads // decoder.config.kv_heads)
@@ -98,10 +88,8 @@ class ResidentEngine:
         self._results = Reader(self._parcels, deliver)
 
     def close(self) -> None:
-        """Deliver what is on its way, end the thread and call `closing`."""
         if self._results is not None:
             self._results.close()
-        self._closing()
 
     def reset(self) -> None:
         """Forget every slot and expect step 1."""
@@ -142,7 +130,7 @@ class ResidentEngine:
     @torch.inference_mode()
     def idle(self) -> bool:
         """Nothing is to be done: make ready for a kind of decode step that has not come yet. False when all have."""
-        key = next((key for key in self._kinds() if self._graphs.lacks(key)), None)
+        key = next((key for key in self._kinds(self._graphs.sizes) if self._graphs.lacks(key)), None)
         if key is None:
             return False
         try:
@@ -154,9 +142,8 @@ class ResidentEngine:
             raise DeviceError(str(error)) from error
         return True
 
-    def _kinds(self) -> Iterator[Key]:
+    def _kinds(self, sizes: list[int]) -> Iterator[Key]:
         """The kinds of decode steps that usual requests need, the likeliest first."""
-        sizes = self._graphs.sizes
         yield from ((size, PLAIN, False) for size in sizes)
         yield from ((size, PLAIN, True) for size in sizes if self._balance_matters(size))
         yield from ((size, FILTERED, False) for size in sizes)
@@ -190,19 +177,20 @@ class ResidentEngine:
     @torch.inference_mode()
     def begin(self) -> None:
         """Run a short prompt and a decode step of one row, all dummies."""
-        self.dry_run(min(FEW_TOKENS, self.max_step_tokens), filtered=False)
+        self.dry_run(min(FEW_TOKENS[0], self.max_step_tokens), filtered=False)
         self._decode(1, PLAIN, False)
 
     @torch.inference_mode()
     def rehearse(self) -> None:
-        """The launches of all usual steps, those first that a worker meets first: for kernels that are only compiled."""
+        """Launch all usual kinds of steps, those first that a worker meets first. For launches that only say which kernels there are."""
         self.begin()
-        self.dry_run(self.max_step_tokens, filtered=False)
-        self.dry_run(min(FEW_TOKENS, self.max_step_tokens))
+        for tokens in (*FEW_TOKENS, MANY_TOKENS, self.max_step_tokens):
+            for filtered in (False, True):
+                self.dry_run(min(tokens, self.max_step_tokens), filtered=filtered)
         for decodes in (size for size in REHEARSED if size <= self.slots.count):
-            for longest in (FEW_TOKENS, self._positions):
-                self.dry_run(min(FEW_TOKENS, self.max_step_tokens), decodes, longest=longest)
-        for key in self._kinds():
+            for longest in LENGTHS:
+                self.dry_run(min(FEW_TOKENS[0], self.max_step_tokens), decodes, longest=min(longest, self._positions))
+        for key in self._kinds(padded_sizes(self.slots.count)):
             self._decode(*key)
 
     @torch.inference_mode()

@@ -7,8 +7,9 @@ from collections.abc import Callable
 import torch
 
 from kernels.backend import Kernels
-from kernels.compiler import Compiler
+from kernels.launch import instead
 from worker.args import WorkerArgs
+from worker.compilers import Compilers
 from worker.decoder import Decoder
 from worker.memory import Cache, PoolError, token_bytes
 from worker.resident.budget import Budget, make_cache, measure, no_room
@@ -16,26 +17,36 @@ from worker.resident.engine import ResidentEngine
 
 log = logging.getLogger(__name__)
 
+PATIENCE_SECONDS = 10.0
+"""How long others may take to compile what this process would have to compile one after the other."""
+
 
 def make_resident(
-    decoder: Decoder, kernels: Kernels, args: WorkerArgs, dtype: torch.dtype, device: torch.device, positions: int, compiler: Compiler
+    decoder: Decoder,
+    kernels: Kernels,
+    args: WorkerArgs,
+    dtype: torch.dtype,
+    device: torch.device,
+    positions: int,
+    compilers: Compilers | None = None,
 ) -> ResidentEngine:
     """An engine with as much KV memory as fits, on a stream of its own: the calling thread's from now on. Raises PoolError.
 
-    The dry runs that measure memory do not wait for kernels; those of a first prompt and a first token are then really run. The engine closes
-    `compiler`.
+    The dry runs that measure memory launch nothing, so that they need no kernels; a first prompt and a first token are then really run.
     """
     torch.cuda.synchronize(device)  # the weights were made on the default stream
     torch.cuda.set_stream(torch.cuda.Stream(device))
     share = args.gpu_memory_utilization
 
     def measured(tokens: int) -> Budget:
-        with compiler.only():
+        with instead(lambda *launch: None):
             return measure(trial_engine(decoder, kernels, args, dtype, device, positions, tokens), tokens)
 
     tokens, budget = largest_step(args.max_step_tokens, args.max_slots, token_bytes(decoder.config, dtype), share, measured)
     cache = make_cache(decoder, dtype, budget, share, args.kv_tokens, args.block_size, device)
-    engine = ResidentEngine(decoder, cache, kernels, args.max_slots, positions // args.block_size, tokens, compiler.close)
+    engine = ResidentEngine(decoder, cache, kernels, args.max_slots, positions // args.block_size, tokens)
+    if compilers is not None:
+        compilers.wait(PATIENCE_SECONDS)
     engine.begin()
     return engine
 
@@ -47,17 +58,6 @@ def trial_engine(
     config = decoder.config
     small = torch.zeros(config.layers, 2, config.kv_heads, args.block_size, config.head_dim, dtype=dtype, device=device)
     return ResidentEngine(decoder, Cache(small, small.clone()), kernels, args.max_slots, positions // args.block_size, tokens)
-
-
-def rehearse(
-    decoder: Decoder, kernels: Kernels, args: WorkerArgs, dtype: torch.dtype, device: torch.device, positions: int, compiler: Compiler
-) -> None:
-    """Let `compiler` begin with what steps of such a model need; `decoder` may have fewer layers."""
-    try:
-        with compiler.only():
-            trial_engine(decoder, kernels, args, dtype, device, positions, args.max_step_tokens).rehearse()
-    except torch.OutOfMemoryError:
-        log.warning("no memory to compile kernels ahead for steps of %d tokens", args.max_step_tokens)
 
 
 def largest_step(wanted: int, least: int, token_bytes: int, share: float, measured: Callable[[int], Budget]) -> tuple[int, Budget]:

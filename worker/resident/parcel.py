@@ -66,7 +66,10 @@ class Parcel:
         sizes = [-(-part.nbytes // (4 * ALIGNMENT)) * ALIGNMENT for part in parts]
         if sum(sizes) > len(self._more):
             self._more = self._host(int(sum(sizes) * SPARE))
-        found = [there[: part.nbytes // 4].view(part.dtype).view(part.shape) for part, there in zip(parts, self._more[: sum(sizes)].split(sizes), strict=True)]
+        found = [
+            there[: part.nbytes // 4].view(part.dtype).view(part.shape)
+            for part, there in zip(parts, self._more[: sum(sizes)].split(sizes), strict=True)
+        ]
         for part, there in zip(parts, found, strict=True):
             there.copy_(part, non_blocking=True)
         return found
