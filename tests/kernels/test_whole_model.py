@@ -102,32 +102,20 @@ def error(found: Logits, exact: Logits) -> tuple[float, float]:
     return float(np.linalg.norm(difference) / np.linalg.norm(exact - exact.mean(-1, keepdims=True))), float(np.abs(difference).max())
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
-def answers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[list[Logits], Path]]:
-    """For each type what the engine gives, and the file with what transformers makes of the same tokens."""
-    folder = tmp_path_factory.mktemp(request.param)
-    oracle("make", str(folder), request.param, "large" if GPU else "small")
-    run = run_on_gpu if GPU else run_on_cpu
-    found: dict[str, tuple[list[Logits], Path]] = {}
-    wanted: dict[str, list[tuple[Ids, int]]] = {}
-    for dtype in DTYPES:
-        tokens, logits = read(run(folder, dtype))
-        found[dtype] = logits, folder / f"{dtype}.npz"
-        wanted[dtype] = [(prompt + more[:-1], len(prompt) - 1) for prompt, more in zip(PROMPTS, tokens, strict=True)]
-    oracle("run", str(folder), stdin=msgspec.json.encode(wanted))
-    return found
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_logits_equal_those_of_transformers(answers: dict[str, tuple[list[Logits], Path]], dtype: str) -> None:
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits_equal_those_of_transformers(tmp_path: Path, family: str, dtype: str) -> None:
     """float32: to rounding. bfloat16: no farther from the exact logits than transformers' own in that type."""
-    logits, file = answers[dtype]
-    theirs = np.load(file)
+    oracle("make", str(tmp_path), family, "large" if GPU else "small")
+    tokens, logits = read((run_on_gpu if GPU else run_on_cpu)(tmp_path, dtype))
+    sequences = [(prompt + more[:-1], len(prompt) - 1) for prompt, more in zip(PROMPTS, tokens, strict=True)]
+    oracle("run", str(tmp_path), stdin=msgspec.json.encode({dtype: sequences}))
+    theirs = np.load(tmp_path / f"{dtype}.npz")
     for row, found in enumerate(logits):
         exact, own = theirs[f"exact_{row}"].astype(np.float64), theirs[f"own_{row}"].astype(np.float64)
         assert found.shape == exact.shape
         assert np.isfinite(found).all()
         (ours, most), (peer, peer_most) = error(found, exact), error(own, exact)
-        print(f"{file.parent.name} {dtype} {len(PROMPTS[row])} + {len(found)} tokens: ", end="")
-        print(f"relative error {ours:.2e}, largest {most:.2e}; transformers {peer:.2e}, {peer_most:.2e}", flush=True)
+        print(f"{family} {dtype} {len(PROMPTS[row])} + {len(found)} tokens: relative error {ours:.2e}, largest {most:.2e}; ", end="")
+        print(f"transformers {peer:.2e}, {peer_most:.2e}", flush=True)
         assert ours <= (EXACT if dtype == "float32" else 1.25 * peer)

@@ -16,6 +16,7 @@ import triton
 from torch import Tensor
 from triton.backends.compiler import GPUTarget
 
+from checkpoint.errors import CheckpointError
 from kernels.launch import instead
 from transport.lifetime import PR_SET_PDEATHSIG, read_arguments, set_up_logging
 from worker.args import WorkerArgs
@@ -83,13 +84,18 @@ def rehearsed(args: WorkerArgs) -> tuple[list[Compilation], int]:
 
 
 def main() -> int:
-    """Compile; the exit code says nothing, for the worker compiles what it does not find."""
+    """Compile. The worker compiles what it does not find, and says what is wrong with the model or the device: this does not."""
     args, count = read_arguments(WorkerArgs), int(sys.argv[1])
     set_up_logging(args)
     _die_with_parent()
+    if (torch.device(args.device).index or 0) >= torch.cuda.device_count():
+        return 1
     triton.runtime.driver.set_active(NoDevice(torch.cuda.get_device_capability(args.device)))  # type: ignore[arg-type]
-    with torch.inference_mode():
-        launches, first = rehearsed(args)
+    try:
+        with torch.inference_mode():
+            launches, first = rehearsed(args)
+    except (CheckpointError, ValueError, OSError):
+        return 1
     number = next((number for number in range(1, count) if os.fork() == 0), 0)
     _die_with_parent()
     mine = range(number, len(launches), count)
