@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-import torch
 import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
@@ -28,7 +27,7 @@ _INSTEAD: ContextVar[Instead | None] = ContextVar("instead", default=None)
 
 @functools.cache
 def _can_depend() -> bool:
-    return not triton.knobs.runtime.interpret and torch.cuda.get_device_capability()[0] >= 9
+    return not triton.knobs.runtime.interpret and triton.runtime.driver.active.get_current_target().arch >= 90
 
 
 def dependent_launch(rows: int) -> bool:

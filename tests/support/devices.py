@@ -6,7 +6,7 @@ from torch import Tensor
 
 GPU = torch.cuda.is_available()
 on_gpu = pytest.mark.skipif(not GPU, reason="needs a GPU")
-CLUSTERS = {"cpu": ["--device", "cpu"], "cuda": ["--device", "cuda", "--dtype", "float32", "--kv-tokens", "16384"]}
+CLUSTERS = {"cpu": ["--device", "cpu"], "cuda": ["--device", "cuda", "--dtype", "float32", "--kv-tokens", "16384", "--threads", "2"]}
 """Options of `cluster start` for a test that compares devices."""
 DEVICE = torch.device("cuda" if GPU else "cpu")
 DTYPES = [torch.float32, torch.float16, torch.bfloat16] if GPU else [torch.float32, torch.float16]

@@ -176,7 +176,8 @@ class ResidentEngine:
 
     @torch.inference_mode()
     def begin(self) -> None:
-        """Run a short prompt and a decode step of one row, all dummies."""
+        """Run a change of the state, a short prompt and a decode step of one row, all dummies. Before there are rows."""
+        self._kernels.write_words(self._arena.words, self._arena.words.new_zeros(2, 1))
         self.dry_run(min(FEW_TOKENS[0], self.max_step_tokens), filtered=False)
         self._decode(1, PLAIN, False)
 

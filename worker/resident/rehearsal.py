@@ -27,7 +27,7 @@ from worker.resident.load import trial_engine
 log = logging.getLogger(__name__)
 META = torch.device("meta")
 NICE = 10
-WARP = 32
+WARP, ALIGNMENT = 32, 16
 
 
 class NoDevice:
@@ -58,16 +58,32 @@ class Launches:
 
     def note(self, kernel: Any, grid: tuple[int, ...], arguments: tuple[Any, ...], settings: dict[str, Any]) -> None:
         """Stands for a launch."""
-        key = kernel.fn, tuple(_kind(value) for value in arguments), tuple((name, _kind(value, exact=True)) for name, value in settings.items())
-        self.kinds.setdefault(key, (kernel.fn.__name__, lambda: kernel.warmup(*arguments, grid=grid, **settings)))
+        given = [Address(value) if isinstance(value, Tensor) else value for value in arguments]
+        named = {name: Address(value) if isinstance(value, Tensor) else value for name, value in settings.items()}
+        key = kernel.fn, tuple(_kind(value) for value in given), tuple((name, _kind(value, exact=True)) for name, value in named.items())
+        self.kinds.setdefault(key, (kernel.fn.__name__, lambda: kernel.warmup(*given, grid=grid, **named)))
+
+
+class Address:
+    """What Triton's compiler wants to know of a tensor: its type, and how it is aligned when its storage is."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.dtype = tensor.dtype
+        self._offset = int(tensor.storage_offset()) * tensor.itemsize
+
+    def data_ptr(self) -> int:
+        return self._offset
+
+    def ptr_range(self) -> int:
+        return 0
 
 
 def _kind(value: Any, exact: bool = False) -> Any:
     """What Triton may compile differently for."""
-    if isinstance(value, Tensor):
-        return value.dtype, value.data_ptr() % 16 == 0
+    if isinstance(value, Address):
+        return value.dtype, value.data_ptr() % ALIGNMENT == 0
     if isinstance(value, int) and not exact:
-        return value == 1, value % 16 == 0
+        return value == 1, value % ALIGNMENT == 0
     return type(value), str(value)
 
 
@@ -83,6 +99,21 @@ def rehearsed(args: WorkerArgs) -> tuple[list[Compilation], int]:
     return list(launches.kinds.values()), first
 
 
+def capability(device: str) -> tuple[int, int]:
+    """Compute capability of the GPU, as a process finds that is then gone: this one has no threads of CUDA, and so may be forked."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writing, bytes(torch.cuda.get_device_capability(device)))
+        os._exit(0)
+    os.close(writing)
+    found = os.read(reading, 2)
+    os.close(reading)
+    os.waitpid(child, 0)
+    major, minor = found
+    return major, minor
+
+
 def main() -> int:
     """Compile. The worker compiles what it does not find, and says what is wrong with the model or the device: this does not."""
     args, count = read_arguments(WorkerArgs), int(sys.argv[1])
@@ -90,7 +121,7 @@ def main() -> int:
     _die_with_parent()
     if (torch.device(args.device).index or 0) >= torch.cuda.device_count():
         return 1
-    triton.runtime.driver.set_active(NoDevice(torch.cuda.get_device_capability(args.device)))  # type: ignore[arg-type]
+    triton.runtime.driver.set_active(NoDevice(capability(args.device)))  # type: ignore[arg-type]
     try:
         with torch.inference_mode():
             launches, first = rehearsed(args)
