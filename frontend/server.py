@@ -14,11 +14,13 @@ from frontend.metrics import Metrics
 from frontend.protocol import Connection
 from frontend.service import make_app
 from frontend.streams import Dispatcher
+from frontend.tracing import Tracing
 from messages.cluster import READY, STOPPING, ClusterState
 from messages.text import FromTokenizer, Problem
 from transport.lifetime import Lifetime
 from transport.reports import CLUSTER_FEED, Reporter
 from transport.sockets import Inbox, Outbox, Subscription
+from transport.trace import open_trace
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +51,9 @@ class Server:
         self._outboxes = {name: Outbox(self._context, args.run_dir, name, linger_ms=200) for name in args.tokenizers}
         view = ClusterView(args.tokenizers)
         metrics = Metrics(args.model_name, view)
-        self._core = Core(args, view, metrics, Dispatcher(args.name, dict(self._outboxes), view, metrics))
+        trace = open_trace(args)
+        self._tracing = None if trace is None else Tracing(trace)
+        self._core = Core(args, view, metrics, Dispatcher(args.name, dict(self._outboxes), view, metrics, self._tracing))
         self._reporter = Reporter(args)
 
     async def serve(self) -> None:
@@ -121,5 +125,7 @@ class Server:
         self._cluster.close()
         for outbox in self._outboxes.values():
             outbox.close()
+        if self._tracing is not None:
+            self._tracing.close()
         self._reporter.close()
         self._context.term()

@@ -16,6 +16,7 @@ from checkpoint.errors import CheckpointError
 from checkpoint.shapes import SHAPES
 from launcher.errors import LauncherError
 from launcher.floor import Floor
+from launcher.new_file import new_file
 from launcher.options import device, number, whole
 from launcher.pair import Order, Pair, Record
 from launcher.sizes import sizes_from
@@ -46,6 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--max-context", type=whole(2, 2**31 - 1), default=4096, metavar="N", help="longest prompt plus answer (4096)")
     add("--run-ahead", type=whole(1, 8), metavar="N", help="plans in flight at once (2; on a GPU 3)")
     add("--runs", type=whole(1, 100), default=3, metavar="N", help="passes; the first one warms up, the median of the others counts (3)")
+    add("--trace", metavar="FILE", help="write what both processes do when to a new file, for Perfetto, chrome://tracing and `trace summary`")
     add("--json", action="store_true", help="print one JSON object")
 
 
@@ -109,9 +111,11 @@ def _run(
     args: argparse.Namespace, name: str, orders: list[Order], sampling: SamplingParams, figures: Callable[[Floor, Record], dict[str, Any]]
 ) -> int:
     from launcher.machine import commit, machine
+    from launcher.tracing import traced
 
     config = _config(args)
-    with Pair(*_arguments(args)) as pair:
+    path = None if args.trace is None else new_file("--trace", args.trace, "a trace")
+    with traced(path) as trace, Pair(*_arguments(args), trace=trace) as pair:
         floor = Floor(config=config, bandwidth=float(pair.facts["copy_bandwidth"]), item=2 if args.device != "cpu" else 4)
         pair.warm()
         found: list[dict[str, Any]] = []

@@ -55,12 +55,15 @@ class Record:
 
 
 class Pair:
-    """`with Pair(scheduler, worker) as pair`: both processes, ready. For the main thread only. Raises LauncherError when one of them ends."""
+    """`with Pair(scheduler, worker) as pair`: both processes, ready. For the main thread only. Raises LauncherError when one of them ends.
 
-    def __init__(self, scheduler: dict[str, Any], worker: dict[str, Any], startup_timeout: float = 600.0) -> None:
+    `trace`: a file that launcher.tracing has made.
+    """
+
+    def __init__(self, scheduler: dict[str, Any], worker: dict[str, Any], startup_timeout: float = 600.0, trace: str | None = None) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="pagewire-"))
         self._startup_timeout = startup_timeout
-        common: dict[str, Any] = {"incarnation": 0, "run_dir": str(self._folder)}
+        common: dict[str, Any] = {"incarnation": 0, "run_dir": str(self._folder), "trace": trace}
         specs = [
             ProcessSpec(package="worker", args=WorkerArgs(name="worker0", **common, **worker), stage=WORKERS),
             ProcessSpec(package="scheduler", args=SchedulerArgs(name="scheduler", tokenizers=[TOKENIZER], **common, **scheduler), stage=SCHEDULER),

@@ -2,6 +2,7 @@
 
 import gc
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -29,6 +30,7 @@ from worker.resident.penalties import PooledSlots
 from worker.resident.reader import Asked, Deliver, Launched, Reader
 from worker.resident.wishes import FILTERED, PLAIN, SEPARATE, Wishes, wishes_of
 from worker.totals import Totals
+from worker.tracing import Tracing
 
 DRAWN = 0
 """Stands in the host's slots for a last token that only the device knows."""
@@ -80,12 +82,12 @@ class ResidentEngine:
         """Kinds of decode steps that are one launch by now."""
         return self._graphs.captured
 
-    def start(self, deliver: Deliver) -> None:
+    def start(self, deliver: Deliver, tracing: Tracing | None = None) -> None:
         """Give results to `deliver`, on another thread."""
         sys.setswitchinterval(SWITCH_SECONDS)
         gc.collect()
         gc.freeze()  # a collection that goes through all of torch's objects would hold up several steps
-        self._results = Reader(self._parcels, deliver)
+        self._results = Reader(self._parcels, deliver, tracing)
 
     def close(self) -> None:
         if self._results is not None:
@@ -107,9 +109,10 @@ class ResidentEngine:
     def submit(self, plan: StepPlan, queued: float = 0.0) -> None:
         """Launch one plan that waited `queued` seconds. Raises PlanError, StepError, and DeviceError when the device is of no use any more."""
         self.check()
+        began = time.monotonic()
         try:
             rows, copies = self._reader.apply(plan)
-            self._launch(plan, rows, copies, queued)
+            self._launch(plan, rows, copies, queued, (began, time.monotonic()))
         except torch.OutOfMemoryError as error:
             raise self._too_large(str(error)) from error
         except RuntimeError as error:  # what torch and Triton raise for every error of the device
@@ -201,7 +204,7 @@ class ResidentEngine:
         for _ in range(2):
             self._graphs.run(key, lambda: self._decode(*key))
 
-    def _launch(self, plan: StepPlan, rows: Rows, copies: tuple[I32, I32], queued: float) -> None:
+    def _launch(self, plan: StepPlan, rows: Rows, copies: tuple[I32, I32], queued: float, applying: tuple[float, float]) -> None:
         parcel = self._parcels.take()
         prompts = len(rows.slot) - rows.decodes
         pairs = self._changes(plan, rows, prompts)
@@ -222,7 +225,7 @@ class ResidentEngine:
         self._results.put(
             Launched(
                 session=plan.session, step=plan.step, slot=slot, parcel=parcel, prefill_tokens=len(rows.tokens), decode_tokens=rows.decodes,
-                queued=queued, asked=asked,
+                queued=queued, asked=asked, applying=applying, launched=time.monotonic(),
             )
         )  # fmt: skip
 
@@ -257,6 +260,7 @@ class ResidentEngine:
 
     def _write(self, parcel: Parcel, pairs: list[I32], columns: Sequence[I32]) -> list[Tensor]:
         """Send everything up at once and apply the changes; gives the columns on the device."""
+        began = time.monotonic()
         changes = joined(pairs)
         there: list[Tensor] = []
         if changes.size or columns:
@@ -264,6 +268,7 @@ class ResidentEngine:
             if changes.size:
                 self._kernels.write_words(self._arena.words, words)
         parcel.begun.record()  # only now: a device that waits for the host is not at work
+        parcel.sending = began, time.monotonic()
         return there
 
     # Steps

@@ -30,6 +30,8 @@ class _Past:
 class Parcel:
     """`begun` and `done` bracket the step on the device. `up` is copied there as one piece; `down` [max rows] receives the tokens.
 
+    `sending`: between which times of `time.monotonic()` the host sent `up`.
+
     Pinned memory is only given back by the thread that launches: torch notes an event on the stream then, which must not be part of a capture.
     """
 
@@ -39,6 +41,7 @@ class Parcel:
         self.up = self._host(words)
         self.down = self._host(rows)
         self._more = self._host(0)
+        self.sending = (0.0, 0.0)
         self.begun: Event = torch.cuda.Event(enable_timing=True) if self._pinned else _Past()
         self.done: Event = torch.cuda.Event(enable_timing=True) if self._pinned else _Past()
 
