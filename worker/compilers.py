@@ -13,6 +13,7 @@ from transport.lifetime import ARGUMENTS_VARIABLE
 from worker.args import WorkerArgs
 
 MOST = 8
+LONGEST_SECONDS = 90.0
 BEGUN = b"."
 """What each process writes when its share of the kernels of a first prompt and a first token is there, and when the others are."""
 
@@ -26,6 +27,7 @@ class Compilers:
         command = [sys.executable, "-P", "-m", "worker.resident.rehearsal", str(self._count)]
         self._process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
         self._heard = 0
+        self._began = time.monotonic()
 
     def wait(self, seconds: float) -> None:
         """Until the kernels of a first prompt and a first token are there, `seconds` have passed, or the processes have ended."""
@@ -38,9 +40,11 @@ class Compilers:
                     return
                 self._heard += len(heard)
 
-    def wait_all(self) -> None:
-        """Until they have ended."""
-        self._process.wait()
+    def ended(self, seconds: float) -> bool:
+        """Wait up to `seconds` for them to end; True when they have, or have taken so long that nobody should wait any more."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(seconds)
+        return self._process.returncode is not None or time.monotonic() - self._began > LONGEST_SECONDS
 
     def close(self) -> None:
         """End them."""

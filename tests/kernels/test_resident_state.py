@@ -17,6 +17,7 @@ from messages.plan import Copies, StepPlan
 from messages.result import StepResult
 from tests.support.plans import Chunk, Planner, Row
 from transport.columns import pack_i32, pack_slots, view_i32
+from worker.compilers import Compilers
 from worker.decoder import Decoder, StepInput
 from worker.engine import DeviceError, StepError
 from worker.memory import Cache
@@ -98,10 +99,10 @@ class Expected:
 class World:
     """An engine over `Sums`, and the results as they come."""
 
-    def __init__(self) -> None:
+    def __init__(self, compilers: Compilers | None = None) -> None:
         self.model = Sums()
         cache = Cache(torch.full((1, BLOCKS + 1, 2, BLOCK, 2), torch.nan), torch.zeros(1, BLOCKS + 1, 2, BLOCK, 2))
-        self.engine = ResidentEngine(cast(Decoder, self.model), cache, cast(Kernels, Numbers), SLOTS, 10, 64)
+        self.engine = ResidentEngine(cast(Decoder, self.model), cache, cast(Kernels, Numbers), SLOTS, 10, 64, compilers)
         self.results: queue.SimpleQueue[StepResult] = queue.SimpleQueue()
         self.engine.start(self.results.put)
         self.engine.reset()
@@ -214,6 +215,13 @@ def test_an_error_seen_by_the_thread_that_reads_comes_up_later() -> None:
     world.engine.close()
     with pytest.raises(DeviceError, match="launch failure"):
         world.engine.check()
+
+
+def test_graphs_wait_for_those_that_compile() -> None:
+    answers = [False, False, True]
+    world = World(cast(Compilers, type("Slow", (), {"ended": staticmethod(lambda seconds: answers.pop(0))})))
+    assert [world.engine.idle() for _ in range(4)] == [True, True, False, False]
+    world.engine.close()
 
 
 def test_padded_sizes() -> None:

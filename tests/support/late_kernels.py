@@ -23,7 +23,7 @@ def main() -> None:
     shape: dict[str, Any] = {"model_shape": "qwen3-0.6b", "dummy_weights": True, "device": "cuda", "max_step_tokens": 1024, "max_context": 2048}
     args = worker_args(Path(), threads=0, **shape)
     compilers = Compilers(args)
-    compilers.wait_all()
+    compilers.ended(60.0)
     triton.knobs.compilation.listener = heard
     engine: Any = load_engine(args, SilentReporter(), compilers=compilers)
     results: queue.SimpleQueue[StepResult] = queue.SimpleQueue()

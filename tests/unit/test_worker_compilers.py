@@ -21,6 +21,7 @@ def path(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_they_end_quietly_when_there_is_nothing_to_compile(tmp_path: Path, capfd: pytest.CaptureFixture[str], device: str) -> None:
     compilers = Compilers(worker_args(tmp_path / "nothing", device=device))
     compilers.wait(60.0)
+    assert compilers.ended(60.0)
     compilers.close()
     assert capfd.readouterr() == ("", "")
 

@@ -18,6 +18,7 @@ from kernels.prefill_attention import tile_tokens
 from kernels.reference.sampling import Sampled, SamplingBatch
 from messages.plan import StepPlan
 from transport.columns import I32, view_i32
+from worker.compilers import Compilers
 from worker.decoder import Decoder, StepInput
 from worker.engine import DeviceError, StepError
 from worker.memory import Cache
@@ -41,6 +42,7 @@ FEW_TOKENS, MANY_TOKENS = (16, 32, 64), 512
 REHEARSED, LENGTHS = (1, 2, 8, 64, 256), (64, 1024, 4096, 1 << 20)
 """Decode rows beside a prompt and keys of the longest, between which kernels differ."""
 FIRST_WORDS = 1 << 16
+MOMENT_SECONDS = 0.02
 SWITCH_SECONDS = 2e-4
 """How long the thread that launches and the one that reads results may keep each other waiting: Python's own 5 ms are many steps."""
 
@@ -48,7 +50,16 @@ SWITCH_SECONDS = 2e-4
 class ResidentEngine:
     """Everything that lives on the device. `start`, then `submit` the plans of a session in order; `reset` begins a new one."""
 
-    def __init__(self, decoder: Decoder, cache: Cache, kernels: Kernels, max_slots: int, max_blocks: int, max_step_tokens: int) -> None:
+    def __init__(
+        self,
+        decoder: Decoder,
+        cache: Cache,
+        kernels: Kernels,
+        max_slots: int,
+        max_blocks: int,
+        max_step_tokens: int,
+        compilers: Compilers | None = None,
+    ) -> None:
         self._device = cache.k.device
         self.slots = PooledSlots(max_slots, max_blocks, decoder.config.vocab, self._device)
         self.cache = cache
@@ -61,6 +72,7 @@ class ResidentEngine:
         self._parcels = Parcels(self._device, max_slots, FIRST_WORDS)
         self._wishes: Wishes | None = None  # of the step before, when that was of decode rows only
         self._results: Reader | None = None
+        self._compilers = compilers  # still at work
         self._short = False  # the device had no memory for a step
         self._positions = max_blocks * cache.block_size
         self._tile = tile_tokens(decoder.config.heads // decoder.config.kv_heads)
@@ -132,7 +144,14 @@ class ResidentEngine:
 
     @torch.inference_mode()
     def idle(self) -> bool:
-        """Nothing is to be done: make ready for a kind of decode step that has not come yet. False when all have."""
+        """Nothing is to be done: make ready for a kind of decode step that has not come yet. False when all have.
+
+        Its kernels are waited for, but never so long that a plan would have to wait.
+        """
+        if self._compilers is not None:
+            if not self._compilers.ended(MOMENT_SECONDS):
+                return True
+            self._compilers = None
         key = next((key for key in self._kinds(self._graphs.sizes) if self._graphs.lacks(key)), None)
         if key is None:
             return False

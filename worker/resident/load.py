@@ -44,7 +44,7 @@ def make_resident(
 
     tokens, budget = largest_step(args.max_step_tokens, args.max_slots, token_bytes(decoder.config, dtype), share, measured)
     cache = make_cache(decoder, dtype, budget, share, args.kv_tokens, args.block_size, device)
-    engine = ResidentEngine(decoder, cache, kernels, args.max_slots, positions // args.block_size, tokens)
+    engine = ResidentEngine(decoder, cache, kernels, args.max_slots, positions // args.block_size, tokens, compilers)
     if compilers is not None:
         compilers.wait(PATIENCE_SECONDS)
     engine.begin()
