@@ -7,6 +7,8 @@ from torch import Tensor
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
+from kernels.launch import on_hopper
+
 BOX = 16
 """Keys of a block that one copy brings."""
 COLUMNS = 64
@@ -46,15 +48,10 @@ def rows_of(q_THD: Tensor, rows: int, group: int) -> TensorDescriptor:
     return _descriptor(q_THD.data_ptr(), q_THD.dtype, tuple(q_THD.shape), (rows // group, group, COLUMNS))
 
 
-@functools.cache
-def _is_hopper(device: torch.device) -> bool:
-    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] == 9
-
-
 def fits(q_THD: Tensor, k_cache: Tensor, window: int | None) -> bool:
     """Whether the Hopper kernels take these: all keys are seen, types of two bytes, whole boxes, a power of two of query heads a key/value head."""
     _, heads, size = q_THD.shape
     _, kv_heads, block_size, _ = k_cache.shape
     shapes = size in (COLUMNS, 2 * COLUMNS) and block_size % BOX == 0 and heads // kv_heads in GROUPS and k_cache.numel() // size < MOST_CELLS
     types = q_THD.dtype == k_cache.dtype and q_THD.dtype in (torch.bfloat16, torch.float16)
-    return shapes and types and window is None and _is_hopper(q_THD.device)
+    return shapes and types and window is None and on_hopper(q_THD.device)

@@ -11,6 +11,7 @@ from triton.experimental.gluon.language.nvidia.ampere import mma_v2
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
 from kernels.hopper import cells_of
+from kernels.launch import run
 
 LOG2E = gl.constexpr(1.4426950408889634)
 barrier = gl.barrier if hasattr(gl, "barrier") else gl.thread_barrier  # from triton 3.7, and before
@@ -206,7 +207,8 @@ def decode(
     """What the kernel of this name in kernels.decode_attention does, for what kernels.hopper `fits`; `merging`: also what its `_merge` does."""
     _, heads, size = q_RHD.shape
     _, kv_heads, block_size, _ = k_cache.shape
-    _hopper_decode[(len(words),)](
+    run(
+        _hopper_decode, (len(words),),
         q_RHD, cells_of(k_cache), cells_of(v_cache), out_RHD, parts, weights, table_NB, slot_R, position_R, words, arrived, table_NB.stride(0), scale,
         k_cache.numel() // size,
         H=heads, K=kv_heads, D=size, P=block_size, BN=tile, STAGES=stages, WORDS=words.shape[1], MERGING=merging, num_warps=1,

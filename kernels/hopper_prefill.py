@@ -13,6 +13,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
 
 from kernels.hopper import cells_of, rows_of
+from kernels.launch import run
 
 LOG2E = gl.constexpr(1.4426950408889634)
 PROCESSORS = 132
@@ -237,7 +238,8 @@ def prefill(
     _, kv_heads, block_size, _ = k_cache.shape
     chosen = settings or (Settings() if size > 64 else Settings(tile=64, stages=4))
     programs = min(PROCESSORS, len(tiles) * kv_heads)
-    _hopper_prefill[(programs,)](
+    run(
+        _hopper_prefill, (programs,),
         rows_of(q_THD, ROWS, heads // kv_heads), cells_of(k_cache), cells_of(v_cache), out_THD, table_NB, slot_T, position_T, tiles,
         len(tiles), table_NB.stride(0), programs, k_cache.numel() // size, scale,
         H=heads, K=kv_heads, D=size, P=block_size, BN=chosen.tile, STAGES=chosen.stages, num_warps=4, maxnreg=168,

@@ -19,12 +19,11 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warp
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from triton.language import debug_barrier
 
-from kernels.launch import LOG2E, launch, power_of_two
+from kernels.launch import LOG2E, launch, on_hopper, power_of_two
 
 MOST_ROWS = 256
 SCRATCH_PARTS = 1 << 24
 SCRATCH_COUNTERS = 4096
-HOPPER = 9
 LOW, TALL = 64, 128
 """Rows of a tile."""
 LEAST_ROWS, WIDEST = 33, 16_384
@@ -234,16 +233,11 @@ def _ring(
             gl.store(sums_ptr + row * gl.num_programs(0) + gl.program_id(0), gl.sum(y * y, 1), mask=row < rows)
 
 
-@functools.cache
-def _hopper(device: torch.device) -> bool:
-    return device.type == "cuda" and not triton.knobs.runtime.interpret and torch.cuda.get_device_capability(device)[0] == HOPPER
-
-
 def fits(x_TM: Tensor, weight: Tensor) -> bool:
     """Whether this kernel can compute the product: on Hopper, bfloat16, at most MOST_ROWS rows, rows of a multiple of 16 bytes."""
     return (
         x_TM.dtype == weight.dtype == torch.bfloat16 and len(x_TM) <= MOST_ROWS and x_TM.shape[1] % 8 == 0
-        and x_TM.data_ptr() % 16 == 0 and weight.data_ptr() % 16 == 0 and _hopper(x_TM.device)
+        and x_TM.data_ptr() % 16 == 0 and weight.data_ptr() % 16 == 0 and on_hopper(x_TM.device)
     )  # fmt: skip
 
 

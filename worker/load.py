@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import torch
 
 from checkpoint.config import ModelConfig, read_config
@@ -17,10 +18,11 @@ from messages.cluster import LOADING
 from transport.reports import Reporter
 from worker.args import WorkerArgs
 from worker.bandwidth import copy_bandwidth
+from worker.compilers import Compilers
 from worker.decoder import Decoder
 from worker.engine import StepEngine
 from worker.formats import resolve_dtype, resolve_kv_dtype, resolve_weights
-from worker.memory import make_cache
+from worker.memory import PoolError, make_cache
 from worker.step import Engine
 from worker.weights import Read, ReadRaw, build_decoder, dummy_reader, to_tensor
 
@@ -42,10 +44,12 @@ def _positions(args: WorkerArgs, config: ModelConfig) -> int:
     return config.context if args.max_context is None else min(config.context, args.max_context)
 
 
-def _decoder(args: WorkerArgs, config: ModelConfig, positions: int, progress: Callable[[float], None]) -> Decoder:
+def _decoder(args: WorkerArgs, config: ModelConfig, positions: int, progress: Callable[[float], None], place: torch.device | None = None) -> Decoder:
+    """With its weights at `place`, the device of `args` when that is None."""
     device = torch.device(args.device)
     kernels, dtype = kernels_for(device), resolve_dtype(args.dtype, device)
     fp8 = resolve_weights(args.weights, dtype, device)
+    device = place or device
 
     def build(read: Read, read_raw: ReadRaw | None = None) -> Decoder:
         return build_decoder(config, read, kernels, dtype, positions, progress, read_raw, device, fp8)
@@ -90,8 +94,11 @@ class Loaded:
     positions: int
 
 
-def load_engine(args: WorkerArgs, reporter: Reporter, stopping: Callable[[], bool] = lambda: False) -> StepEngine:
-    """Load the model and allocate its KV pool, reporting progress. Raises what `load_model` does, and PoolError."""
+def load_engine(args: WorkerArgs, reporter: Reporter, stopping: Callable[[], bool] = lambda: False, compilers: Compilers | None = None) -> StepEngine:
+    """Load the model and allocate its KV pool, reporting progress. Raises what `load_model` does, and PoolError.
+
+    `compilers`: of the kernels of a GPU, at work since before.
+    """
     found = load_model(args, reporter, stopping)
     if args.measure_bandwidth:
         reporter.facts(copy_bandwidth=copy_bandwidth(found.device))
@@ -99,7 +106,7 @@ def load_engine(args: WorkerArgs, reporter: Reporter, stopping: Callable[[], boo
     if found.device.type == "cuda":
         from worker.resident.load import make_resident  # needs Triton
 
-        return make_resident(found.decoder, found.kernels, args, found.kv_dtype, found.device, found.positions)
+        return make_resident(found.decoder, found.kernels, args, found.kv_dtype, found.device, found.positions, compilers)
     return waiting_engine(args, found)
 
 
@@ -110,10 +117,21 @@ def waiting_engine(args: WorkerArgs, found: Loaded) -> Engine:
     return Engine(found.decoder, cache, found.kernels, args.max_slots, found.positions // args.block_size, args.max_step_tokens)
 
 
+def load_shape(args: WorkerArgs, place: torch.device) -> Loaded:
+    """Of the model only one layer of each kind, with weights that are nothing in particular, at `place`."""
+    config, device = _config(args), torch.device(args.device)
+    kinds = sorted(set(config.window_layers))
+    config = msgspec.structs.replace(config, layers=max(1, len(kinds)), window_layers=kinds)
+    positions = -(-_positions(args, config) // args.block_size) * args.block_size
+    decoder = _decoder(msgspec.structs.replace(args, dummy_weights=True), config, args.block_size, lambda share: None, place)
+    kv_dtype = resolve_kv_dtype(args.kv_dtype, resolve_dtype(args.dtype, device), device)
+    return Loaded(decoder=decoder, kernels=kernels_for(device), kv_dtype=kv_dtype, device=place, positions=positions)
+
+
 def load_model(args: WorkerArgs, reporter: Reporter, stopping: Callable[[], bool] = lambda: False) -> Loaded:
     """Load the model, reporting progress.
 
-    Raises LoadStopped when `stopping` turns true, and CheckpointError or ValueError with a sentence for people.
+    Raises LoadStopped when `stopping` turns true, and CheckpointError, PoolError or ValueError with a sentence for people.
     """
     began = time.perf_counter()
     if args.block_size < 1 or args.max_slots < 1 or args.max_step_tokens < 1:
@@ -134,6 +152,9 @@ def load_model(args: WorkerArgs, reporter: Reporter, stopping: Callable[[], bool
         reporter.phase(LOADING, f"loading weights {share:.0%}".replace("%", " %"), share)
 
     progress(0.0)
-    decoder = _decoder(args, config, positions, progress)
+    try:
+        decoder = _decoder(args, config, positions, progress)
+    except torch.OutOfMemoryError as error:
+        raise PoolError(f"the GPU has no memory for the weights; end what else runs there, or use another: {str(error).splitlines()[0]}") from error
     log.info("loaded %s in %.1f s", args.model_shape or args.model, time.perf_counter() - began)
     return Loaded(decoder=decoder, kernels=kernels_for(device), kv_dtype=kv_dtype, device=device, positions=positions)

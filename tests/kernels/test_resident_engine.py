@@ -1,18 +1,17 @@
 """The resident engine gives what the engine gives that waits for every step: run ahead, mixed steps, penalties, seeds, failures, re-admission."""
 
-import queue
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
 from kernels.triton_set import Triton
-from messages.plan import StepPlan
-from messages.result import NON_FINITE, OK, StepResult
+from messages.result import NON_FINITE, OK
 from tests.support.devices import DEVICE, GPU
 from tests.support.engines import SilentReporter, make_engine, tokens_of, worker_args
 from tests.support.plans import Chunk, Planner, Row
+from tests.support.resident import Playing
 from transport.columns import view_f32, view_i32, view_u8
 from worker.load import load_model
 from worker.memory import allocate
@@ -34,24 +33,6 @@ class OneWord(Triton):
     def write_words(arena: torch.Tensor, pairs: torch.Tensor) -> None:
         assert pairs.unique(dim=1).shape[1] == pairs[0].unique().shape[0]
         Triton.write_words(arena, pairs)
-
-
-class Playing:
-    """A resident engine and its results as they come."""
-
-    def __init__(self, engine: ResidentEngine) -> None:
-        self.engine = engine
-        self._results: queue.SimpleQueue[StepResult] = queue.SimpleQueue()
-        engine.start(self._results.put)
-        engine.reset()
-
-    def play(self, plans: Sequence[StepPlan]) -> list[StepResult]:
-        """Launch all, then read all."""
-        for plan in plans:
-            self.engine.submit(plan)
-        found = [self._results.get(timeout=60) for _ in plans]
-        self.engine.check()
-        return found
 
 
 @pytest.fixture
