@@ -5,7 +5,8 @@ from typing import Protocol
 import msgspec
 
 from frontend import logprobs
-from messages.text import TokenLogprob
+from frontend.streams import Run
+from messages.text import Ended, TextDelta, TokenLogprob
 
 StopReason = str | int | None
 
@@ -21,6 +22,11 @@ class Usage(msgspec.Struct):
     prompt_tokens_details: PromptTokensDetails
 
 
+def usage(run: Run) -> Usage:
+    prompt, completion = run.prompt_tokens, run.completion_tokens
+    return Usage(prompt, completion, prompt + completion, PromptTokensDetails(run.cached_tokens))
+
+
 class Piece(msgspec.Struct):
     """Text of one choice since the last piece (the whole text when nothing is streamed). `finish` is set on the last one."""
 
@@ -28,6 +34,18 @@ class Piece(msgspec.Struct):
     logprobs: list[TokenLogprob]
     finish: str | None = None
     stop_reason: StopReason = None
+
+    @classmethod
+    def of(cls, message: TextDelta | Ended) -> "Piece":
+        piece = cls(message.text, [])
+        piece.extend(message)
+        return piece
+
+    def extend(self, message: TextDelta | Ended) -> None:
+        """Everything of `message` but its text."""
+        self.logprobs.extend(message.logprobs)
+        if isinstance(message, Ended):
+            self.finish, self.stop_reason = message.finish, message.stop_reason
 
 
 class AssistantMessage(msgspec.Struct):

@@ -10,10 +10,12 @@ from frontend.cluster import ClusterView
 from frontend.compression import IDENTITY, content_encoding, inflate
 from frontend.errors import ApiError, invalid, too_large
 from frontend.metrics import Metrics
+from frontend.peers import Peers
 from frontend.register import Register
 from frontend.streams import Dispatcher
 
 BODY_SECONDS = 60.0
+LONG_BODY_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,7 @@ class Core:
     metrics: Metrics
     dispatcher: Dispatcher
     register: Register = field(default_factory=Register)
+    peers: Peers = field(default_factory=lambda: Peers("", {}))
 
     def check_model(self, name: str | None) -> None:
         """A request without a model gets the served one. Raises ApiError 404 for any other name."""
@@ -44,4 +47,6 @@ async def read_body(request: web.Request, limit: int) -> bytes:
         raise ApiError(408, "timeout", f"The request body did not arrive within {BODY_SECONDS:.0f} s.") from error
     except web.RequestPayloadError as error:
         raise invalid("The request body is not valid HTTP.", code="invalid_http") from error
+    if len(body) > LONG_BODY_BYTES:
+        await asyncio.sleep(0)  # everybody's streams have waited for the copy, and are about to wait for the decoding
     return body if encoding == IDENTITY else await asyncio.to_thread(inflate, body, encoding, limit)

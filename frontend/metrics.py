@@ -14,6 +14,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from frontend.cluster import ClusterView
+from frontend.histogram import TokenHistogram
+from frontend.shared_metrics import MARK, Sum
 
 PREFIX = "pagewire_"
 FINISH_REASONS = ("stop", "length", "abort", "error")
@@ -25,9 +27,9 @@ _TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000,
 
 
 class Metrics:
-    """All numbers of one frontend in a registry of its own."""
+    """All numbers of one frontend in `registry`. A scrape has those of the others on its port added, and the cluster's. `name` is its own."""
 
-    def __init__(self, model_name: str, view: ClusterView) -> None:
+    def __init__(self, model_name: str, view: ClusterView, name: str = "") -> None:
         self.registry = CollectorRegistry(auto_describe=False)
         self._model = model_name
         self.received = self._counter("requests_received", "Requests to the generating endpoints.")
@@ -35,7 +37,8 @@ class Metrics:
         self.generation_tokens = self._counter("generation_tokens", "Generated tokens.")
         self.started = self._counter("sequences_started", "Sequences (choices) whose prompt was accepted.")
         self.first_token = self._histogram("time_to_first_token_seconds", "Seconds to a sequence's first token.", _TTFT)
-        self.inter_token = self._histogram("inter_token_latency_seconds", "Seconds between tokens of a sequence.", _ITL)
+        self.inter_token = TokenHistogram(PREFIX + "inter_token_latency_seconds", "Seconds between tokens of a sequence.", _ITL, model_name)
+        self.registry.register(self.inter_token)
         self.e2e = self._histogram("e2e_request_latency_seconds", "Seconds from arrival to the end of a sequence.", _E2E)
         self.request_prompt = self._histogram("request_prompt_tokens", "Tokens of each started prompt.", _TOKENS)
         self.request_generation = self._histogram("request_generation_tokens", "Generated tokens of each ended sequence.", _TOKENS)
@@ -44,7 +47,9 @@ class Metrics:
         self._refused = Counter(PREFIX + "requests_refused", "Requests answered with an error.", ["model_name", "status"], registry=self.registry)
         self._live = Gauge(PREFIX + "frontend_live_sequences", "Sequences this frontend waits for.", ["model_name"], registry=self.registry)
         self.live = self._live.labels(model_name)
-        self.registry.register(ClusterCollector(model_name, view))
+        self._scraped = CollectorRegistry(auto_describe=False)
+        self._scraped.register(Sum(self.registry, lambda: [process.counters for process in view.processes if process.name != name]))
+        self._scraped.register(ClusterCollector(model_name, view))
 
     def finished(self, reason: str) -> None:
         self._finished_by.get(reason, self._finished_by["error"]).inc()
@@ -54,7 +59,7 @@ class Metrics:
 
     def render(self) -> bytes:
         """The text exposition format."""
-        return generate_latest(self.registry)
+        return generate_latest(self._scraped)
 
     def _counter(self, name: str, help_text: str) -> Counter:
         return Counter(PREFIX + name, help_text, ["model_name"], registry=self.registry).labels(self._model)
@@ -121,4 +126,6 @@ def kv_usage(gauges: dict[str, float]) -> float:
 
 def _add(family: Any, process: str, numbers: dict[str, float]) -> None:
     for name, value in numbers.items():
+        if name.startswith(MARK):
+            continue
         family.add_metric([process, name], value)

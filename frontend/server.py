@@ -10,12 +10,16 @@ from aiohttp import web
 from frontend.args import FrontendArgs
 from frontend.cluster import ClusterView
 from frontend.core import Core
+from frontend.explain import answer_peer
 from frontend.metrics import Metrics
+from frontend.peers import Peers
 from frontend.protocol import Connection
 from frontend.service import make_app
-from frontend.streams import Dispatcher
+from frontend.shared_metrics import report
+from frontend.streams import ContractError, Dispatcher
 from frontend.tracing import Tracing
 from messages.cluster import READY, STOPPING, ClusterState
+from messages.peers import FindRequests, FoundRequests, FromPeer
 from messages.text import FromTokenizer, Problem
 from transport.lifetime import Lifetime
 from transport.reports import CLUSTER_FEED, Reporter
@@ -30,6 +34,7 @@ GOODBYE_SECONDS = 1.0
 LAST_WORDS_SECONDS = 0.5
 KEEP_ALIVE_SECONDS = 75.0
 MAX_HEADER_BYTES = 16 << 10
+BACKLOG = 1024
 _CONNECTION: dict[str, Any] = {
     "access_log": None,
     "auto_decompress": False,  # frontend.compression does it, with answers of its own
@@ -46,14 +51,16 @@ class Server:
         self._args = args
         self._lifetime = lifetime
         self._context: zmq.Context[Any] = zmq.Context()
-        self._inbox: Inbox[FromTokenizer] = Inbox(self._context, args.run_dir, args.name, FromTokenizer)
+        self._inbox: Inbox[FromTokenizer | FromPeer] = Inbox(self._context, args.run_dir, args.name, FromTokenizer | FromPeer)
         self._cluster: Subscription[ClusterState] = Subscription(self._context, args.run_dir, CLUSTER_FEED, ClusterState)
-        self._outboxes = {name: Outbox(self._context, args.run_dir, name, linger_ms=200) for name in args.tokenizers}
+        self._outboxes = {name: Outbox(self._context, args.run_dir, name, linger_ms=200) for name in (*args.tokenizers, *args.peers)}
         view = ClusterView(args.tokenizers)
-        metrics = Metrics(args.model_name, view)
+        metrics = Metrics(args.model_name, view, args.name)
         trace = open_trace(args)
         self._tracing = None if trace is None else Tracing(trace)
-        self._core = Core(args, view, metrics, Dispatcher(args.name, dict(self._outboxes), view, metrics, self._tracing))
+        dispatcher = Dispatcher(args.name, {name: self._outboxes[name] for name in args.tokenizers}, view, metrics, self._tracing)
+        self._core = Core(args, view, metrics, dispatcher, peers=Peers(args.name, {name: self._outboxes[name] for name in args.peers}))
+        self._answering: set[asyncio.Task[None]] = set()
         self._reporter = Reporter(args)
 
     async def serve(self) -> None:
@@ -66,7 +73,7 @@ class Server:
         await runner.setup()
         try:
             listener = await self._listen(runner)
-            self._inbox.listen(self._core.dispatcher.receive)
+            self._inbox.listen(self._receive)
             await self._follow()
             self._reporter.phase(STOPPING)
             listener.close()
@@ -80,7 +87,8 @@ class Server:
         loop, server = asyncio.get_running_loop(), runner.server
         if server is None:
             raise RuntimeError("the runner has not been set up")
-        listener = await loop.create_server(lambda: Connection(server, loop=loop, **_CONNECTION), self._args.host, self._args.port, backlog=128)
+        where: dict[str, Any] = {"host": self._args.host, "port": self._args.port, "backlog": BACKLOG, "reuse_port": bool(self._args.peers) or None}
+        listener: asyncio.Server = await loop.create_server(lambda: Connection(server, loop=loop, **_CONNECTION), **where)
         self._announce(listener.sockets[0].getsockname()[1])
         return listener
 
@@ -88,6 +96,22 @@ class Server:
         log.info("listening on %s port %d", self._args.host, port)
         self._reporter.facts(port=port)
         self._reporter.phase(READY)
+
+    def _receive(self, message: FromTokenizer | FromPeer) -> None:
+        if isinstance(message, FoundRequests):
+            self._core.peers.receive(message)
+        elif isinstance(message, FindRequests):
+            task = asyncio.get_running_loop().create_task(answer_peer(self._core, message))
+            self._answering.add(task)
+            task.add_done_callback(self._answering.discard)
+        else:
+            self._take_in(message)
+
+    def _take_in(self, message: FromTokenizer) -> None:
+        try:
+            self._core.dispatcher.receive(message)
+        except ContractError as error:
+            self._inbox.reject(str(error))
 
     async def _follow(self) -> None:
         """Take in cluster states and report numbers until asked to stop."""
@@ -101,7 +125,10 @@ class Server:
             self._core.view.update(state)
             self._core.dispatcher.fail_lost()
         dropped = sum(outbox.dropped for outbox in self._outboxes.values())
-        self._reporter.numbers({"live": float(len(self._core.dispatcher))}, {"bad_frames": self._inbox.bad_frames, "dropped_sends": dropped})
+        counters = {"bad_frames": float(self._inbox.bad_frames), "dropped_sends": float(dropped)}
+        if self._args.peers:
+            counters |= report(self._core.metrics.registry)
+        self._reporter.numbers({"live": float(len(self._core.dispatcher))}, counters)
 
     async def _drain(self) -> None:
         """Let live requests end, then end them; new ones on open connections are refused."""

@@ -25,9 +25,14 @@ Instead = Callable[[Any, tuple[int, ...], tuple[Any, ...], dict[str, Any]], obje
 _INSTEAD: ContextVar[Instead | None] = ContextVar("instead", default=None)
 
 
+def architecture() -> int:
+    """What kernels are compiled for: ten times the compute capability; 0 for the interpreter."""
+    return 0 if triton.knobs.runtime.interpret else int(triton.runtime.driver.active.get_current_target().arch)
+
+
 @functools.cache
 def _can_depend() -> bool:
-    return not triton.knobs.runtime.interpret and triton.runtime.driver.active.get_current_target().arch >= 90
+    return architecture() >= 90
 
 
 def dependent_launch(rows: int) -> bool:
@@ -66,7 +71,11 @@ def launch(kernel: Any, grid: tuple[int, ...], rows: int, *arguments: Any, **set
     dependent = dependent_launch(rows)
     if dependent:
         settings["launch_pdl"] = True
-    settings["PDL"] = dependent
+    run(kernel, grid, *arguments, PDL=dependent, **settings)
+
+
+def run(kernel: Any, grid: tuple[int, ...], *arguments: Any, **settings: Any) -> None:
+    """Run a kernel that has no `PDL` parameter, or what stands `instead`."""
     if (do := _INSTEAD.get()) is None:
         kernel[grid](*arguments, **settings)
     else:

@@ -17,7 +17,7 @@ from checkpoint.shapes import SHAPES
 from launcher.errors import LauncherError
 from launcher.floor import Floor
 from launcher.new_file import new_file
-from launcher.options import device, number, whole
+from launcher.options import add_formats, device, number, whole
 from launcher.pair import Order, Pair, Record
 from launcher.sizes import sizes_from
 from messages.sampling import SamplingParams
@@ -34,10 +34,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags that all three have."""
     add = parser.add_argument
     add("--model", default="", metavar="M", help="a model folder or .gguf file")
+    add_engine(add)
+    add("--trace", metavar="FILE", help="write what both processes do when to a new file, for Perfetto, chrome://tracing and `trace summary`")
+    add("--json", action="store_true", help="print one JSON object")
+
+
+def add_engine(add: Callable[..., Any]) -> None:
+    """The flags of model shape and engine, each given to `add`."""
     add("--model-shape", default="", metavar="X", help="a published shape instead, with --dummy-weights: qwen3-0.6b, llama3.2-1b, llama3.1-8b")
     add("--dummy-weights", action="store_true", help="random weights")
     add("--device", type=device, default="cuda", help="cpu, cuda or cuda:N (cuda)")
-    add("--dtype", choices=["auto", "float32", "bfloat16"], default="auto", help="number format of the weights in memory")
+    add_formats(add)
     add("--threads", type=whole(0, 4096), default=0, help="CPU threads of the worker; 0: all cores")
     add("--kv-tokens", type=whole(0, 2**31 - 1), default=0, metavar="N", help="tokens of KV memory; 0: what fits")
     add("--gpu-memory-utilization", type=number(0.05, 1), default=0.9, metavar="X", help="share of the GPU's memory that may be used (0.9)")
@@ -47,8 +54,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--max-context", type=whole(2, 2**31 - 1), default=4096, metavar="N", help="longest prompt plus answer (4096)")
     add("--run-ahead", type=whole(1, 8), metavar="N", help="plans in flight at once (2; on a GPU 3)")
     add("--runs", type=whole(1, 100), default=3, metavar="N", help="passes; the first one warms up, the median of the others counts (3)")
-    add("--trace", metavar="FILE", help="write what both processes do when to a new file, for Perfetto, chrome://tracing and `trace summary`")
-    add("--json", action="store_true", help="print one JSON object")
 
 
 def add_workload(parser: argparse.ArgumentParser) -> None:
@@ -104,7 +109,7 @@ def run_batch(args: argparse.Namespace) -> int:
 
 
 def _ids(args: argparse.Namespace, count: int, seed: int = 0) -> "np.ndarray[Any, np.dtype[np.int32]]":
-    return np.random.default_rng(seed).integers(0, min(IDS, _config(args).vocab), count, dtype=np.int32)
+    return np.random.default_rng(seed).integers(0, min(IDS, read_shape(args).vocab), count, dtype=np.int32)
 
 
 def _run(
@@ -113,10 +118,10 @@ def _run(
     from launcher.machine import commit, machine
     from launcher.tracing import traced
 
-    config = _config(args)
+    config = read_shape(args)
     path = None if args.trace is None else new_file("--trace", args.trace, "a trace")
-    with traced(path) as trace, Pair(*_arguments(args), trace=trace) as pair:
-        floor = Floor(config=config, bandwidth=float(pair.facts["copy_bandwidth"]), item=2 if args.device != "cpu" else 4)
+    with traced(path) as trace, Pair(*engine_arguments(args), trace=trace) as pair:
+        floor = Floor(config=config, bandwidth=float(pair.facts["copy_bandwidth"]), **_items(args))
         pair.warm()
         found: list[dict[str, Any]] = []
         before = pair.counters()
@@ -136,6 +141,13 @@ def _run(
     return 0
 
 
+def _items(args: argparse.Namespace) -> dict[str, int]:
+    """Bytes of elements, for the floor."""
+    item = 2 if args.device != "cpu" else 4
+    named = {"auto": item, "float32": 4, "bfloat16": 2, "fp8": 1}
+    return {"item": item, "matrix_item": named[args.weights], "kv_item": named[args.kv_dtype]}
+
+
 def _device(before: dict[str, float], after: dict[str, float], seconds: float) -> dict[str, float]:
     """Shares of the time in which the device computed, and in which it waited between two steps."""
     change = {name: after.get(name, 0.0) - before.get(name, 0.0) for name in ("steps", "step_seconds", "gap_seconds")}
@@ -146,7 +158,8 @@ def _rounded(value: float) -> float:
     return float(f"{value:.5g}")
 
 
-def _config(args: argparse.Namespace) -> ModelConfig:
+def read_shape(args: argparse.Namespace) -> ModelConfig:
+    """What `--model` or `--model-shape` names. Raises LauncherError."""
     if bool(args.model) == bool(args.model_shape):
         raise LauncherError("give either --model or --model-shape", 2)
     if args.model_shape and args.model_shape not in SHAPES:
@@ -159,7 +172,7 @@ def _config(args: argparse.Namespace) -> ModelConfig:
         raise LauncherError(str(error)) from error
 
 
-def _arguments(args: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
+def engine_arguments(args: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
     """Of the scheduler and of the worker."""
     sizes = sizes_from(args)
     scheduler = {
@@ -167,8 +180,9 @@ def _arguments(args: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]
     }  # fmt: skip
     worker = {
         "model": args.model, "model_shape": args.model_shape, "dummy_weights": args.dummy_weights, "device": args.device, "dtype": args.dtype,
-        "threads": args.threads, "kv_tokens": args.kv_tokens, "gpu_memory_utilization": args.gpu_memory_utilization, "max_slots": sizes.max_slots,
-        "max_step_tokens": sizes.max_step_tokens, "max_context": args.max_context, "measure_bandwidth": True,
+        "kv_dtype": args.kv_dtype, "weights": args.weights, "threads": args.threads, "kv_tokens": args.kv_tokens,
+        "gpu_memory_utilization": args.gpu_memory_utilization, "max_slots": sizes.max_slots, "max_step_tokens": sizes.max_step_tokens,
+        "max_context": args.max_context, "measure_bandwidth": True,
     }  # fmt: skip
     return scheduler, worker
 

@@ -5,7 +5,7 @@ import importlib
 import sys
 
 from launcher.errors import LauncherError, program
-from launcher.options import device, number, printable, whole
+from launcher.options import add_formats, device, number, printable, whole
 
 VERSION = "0.1.0"
 DEFAULT_MODEL = "smollm2-135m-instruct"
@@ -54,6 +54,7 @@ def build_parser(command: str | None = None) -> argparse.ArgumentParser:
     bench = measure.add_subparsers(title="actions", required=True, metavar="ACTION")
     serve = _command(bench, "serve", "launcher.bench", "generate load, closed or open loop: throughput, time to first token, time between tokens")
     talk = _command(bench, "chat", "launcher.bench_chat", "users who chat over several turns: what the prefix cache saves")
+    front = _command(bench, "frontend", "launcher.bench_frontend", "cost of a streamed token in the HTTP process, without a model")
     scheduler = _command(bench, "scheduler", "launcher.bench_scheduler", "CPU time of the scheduler's steps, without a cluster")
     kernels = _command(bench, "kernels", "launcher.bench_kernels", "check and time every GPU kernel beside the bandwidth measured in the same run")
     models = [
@@ -67,6 +68,7 @@ def build_parser(command: str | None = None) -> argparse.ArgumentParser:
         for parser_ in models:
             module.add_arguments(parser_)
         importlib.import_module("launcher.bench").add_arguments(serve)
+        importlib.import_module("launcher.bench_frontend").add_arguments(front)
         importlib.import_module("launcher.bench_kernels").add_arguments(kernels)
         importlib.import_module("launcher.bench_scheduler").add_arguments(scheduler)
         importlib.import_module("launcher.bench_chat").add_arguments(talk)
@@ -99,7 +101,7 @@ def _add_start(start: argparse.ArgumentParser) -> None:
     add("--port", type=whole(0, 65535), default=8000, help="HTTP port (8000); 0 takes a free one")
     add("--detach", action="store_true", help="return when the cluster is ready and leave it running")
     add("--device", type=device, default="cpu", help="cpu, or cuda or cuda:N for a GPU (cpu)")
-    add("--dtype", choices=["auto", "float32", "bfloat16"], default="auto", help="number format of the weights in memory")
+    add_formats(add)
     add("--threads", type=whole(0, 4096), default=0, help="CPU threads of the worker, at most the cores there are; 0: all cores")
     add("--kv-tokens", type=whole(0, 2**31 - 1), default=0, metavar="N", help="tokens of KV memory; 0: a quarter of free memory; all a GPU has left")
     add("--gpu-memory-utilization", type=number(0.05, 1), default=0.9, metavar="X", help="share of a GPU's memory that may be used (0.9)")
@@ -119,7 +121,7 @@ def _add_start(start: argparse.ArgumentParser) -> None:
     add("--chat-template", metavar="FILE", help="a Jinja chat template instead of the model's own")
     add("--dummy-weights", action="store_true", help="random weights, for measuring speed only")
     add("--tokenizers", type=whole(1, 64), default=1, metavar="N", help="tokenizer processes (1)")
-    add("--frontends", type=whole(1, 1), default=1, metavar="N", help="HTTP processes (only 1 for now)")
+    add("--frontends", type=whole(1, 64), default=1, metavar="N", help="HTTP processes that share the port (1)")
     add("--log-level", choices=["debug", "info", "warning", "error"], default="info", help="how much the processes log")
     add("--startup-timeout", type=number(1, 86400), default=600.0, metavar="S", help="seconds to become ready before giving up (600)")
     add("--hang-timeout", type=number(0, 86400), default=60.0, metavar="S", help="restart a process silent for so long; 0: never (60)")

@@ -34,6 +34,8 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
     port: int
     device: str = "cpu"
     dtype: str = "auto"
+    kv_dtype: str = "auto"
+    weights: str = "auto"
     threads: int = 0
     kv_tokens: int = 0
     gpu_memory_utilization: float = 0.9
@@ -79,11 +81,9 @@ def cluster_specs(options: ClusterOptions, run_dir: str) -> list[ProcessSpec]:
     def common(name: str) -> dict[str, Any]:
         return {"name": name, "incarnation": 0, "run_dir": run_dir, "log_level": options.log_level, "trace": options.trace}
 
+    place: dict[str, Any] = {"host": options.host, "port": options.port, "model_name": options.model_name, "created": options.created}
     front = [
-        FrontendArgs(
-            **common(name), host=options.host, port=options.port, model_name=options.model_name, tokenizers=tokenizers, created=options.created
-        )
-        for name in frontends
+        FrontendArgs(**common(name), **place, tokenizers=tokenizers, peers=tuple(other for other in frontends if other != name)) for name in frontends
     ]
     text = [TokenizerArgs(**common(name), model=options.model_path, frontends=frontends, chat_template=options.chat_template) for name in tokenizers]
     scheduler = SchedulerArgs(
@@ -105,6 +105,8 @@ def cluster_specs(options: ClusterOptions, run_dir: str) -> list[ProcessSpec]:
         model=options.model_path,
         device=options.device,
         dtype=options.dtype,
+        kv_dtype=options.kv_dtype,
+        weights=options.weights,
         threads=options.threads,
         kv_tokens=options.kv_tokens,
         gpu_memory_utilization=options.gpu_memory_utilization,

@@ -1,5 +1,7 @@
 """Into a frontend from the tokenizer processes: text of running sequences and answers about text."""
 
+from typing import Annotated
+
 import msgspec
 
 from messages.explain import Explained
@@ -51,6 +53,14 @@ class TextDelta(msgspec.Struct, frozen=True, tag="delta"):
     logprobs: list[TokenLogprob] = []
 
 
+class Texts(msgspec.Struct, frozen=True, tag="texts"):
+    """What one step gave for many sequences of one frontend: `texts` and `tokens` are those of a TextDelta without logprobs for each of `keys`."""
+
+    keys: list[Key]
+    texts: list[str]
+    tokens: list[Annotated[int, msgspec.Meta(ge=0)]]
+
+
 class Ended(msgspec.Struct, frozen=True, kw_only=True, tag="ended"):
     """The last message of a key: a finish reason (`stop`, `length`) or a problem, exactly one of them.
 
@@ -80,4 +90,4 @@ class Detokenized(msgspec.Struct, frozen=True, tag="detokenized"):
     text: str
 
 
-FromTokenizer = Started | TextDelta | Ended | Tokenized | Detokenized | Explained
+FromTokenizer = Started | Texts | TextDelta | Ended | Tokenized | Detokenized | Explained

@@ -12,12 +12,15 @@ from typing import Any
 import zmq
 
 from checkpoint.errors import CheckpointError
+from checkpoint.shapes import SHAPES
 from messages.cluster import DEAD, LOADING, READY, STOPPING, ClusterState
 from tokenizer_proc.args import TokenizerArgs
 from tokenizer_proc.cluster_view import SCHEDULER
+from tokenizer_proc.dummy_source import dummy_vocabulary
 from tokenizer_proc.errors import VocabularyError
 from tokenizer_proc.prompts import PromptEncoder
-from tokenizer_proc.service import Accepted, Send, Service
+from tokenizer_proc.service import Accepted, Service
+from tokenizer_proc.step_texts import Send
 from tokenizer_proc.templates import load_template
 from tokenizer_proc.text_pool import TextPool
 from tokenizer_proc.tracing import Tracing
@@ -124,7 +127,7 @@ async def serve(args: TokenizerArgs, encoder: PromptEncoder, lifetime: Lifetime,
 
 def load_encoder(args: TokenizerArgs) -> PromptEncoder:
     """Vocabulary and chat template of the model. Raises VocabularyError or CheckpointError."""
-    vocabulary = load_vocabulary(Path(args.model))
+    vocabulary = dummy_vocabulary(SHAPES[args.model_shape].vocab) if args.model_shape else load_vocabulary(Path(args.model))
     return PromptEncoder(vocabulary, load_template(vocabulary.template, args.chat_template, vocabulary.names))
 
 

@@ -21,9 +21,10 @@ from worker.bandwidth import copy_bandwidth
 from worker.compilers import Compilers
 from worker.decoder import Decoder
 from worker.engine import StepEngine
+from worker.formats import resolve_dtype, resolve_kv_dtype, resolve_weights
 from worker.memory import PoolError, make_cache
 from worker.step import Engine
-from worker.weights import Read, ReadRaw, build_decoder, dummy_reader, resolve_dtype, to_tensor
+from worker.weights import Read, ReadRaw, build_decoder, dummy_reader, to_tensor
 
 log = logging.getLogger(__name__)
 
@@ -47,10 +48,11 @@ def _decoder(args: WorkerArgs, config: ModelConfig, positions: int, progress: Ca
     """With its weights at `place`, the device of `args` when that is None."""
     device = torch.device(args.device)
     kernels, dtype = kernels_for(device), resolve_dtype(args.dtype, device)
+    fp8 = resolve_weights(args.weights, dtype, device)
     device = place or device
 
     def build(read: Read, read_raw: ReadRaw | None = None) -> Decoder:
-        return build_decoder(config, read, kernels, dtype, positions, progress, read_raw, device)
+        return build_decoder(config, read, kernels, dtype, positions, progress, read_raw, device, fp8)
 
     if args.dummy_weights:
         return build(dummy_reader({name: tuple(shape) for name, shape in expected_tensors(config).items()}, device, dtype))
@@ -83,11 +85,11 @@ def _device(name: str) -> torch.device:
 
 @dataclass(frozen=True, kw_only=True)
 class Loaded:
-    """A model on its device, for rows of at most `positions` tokens."""
+    """A model on its device, for rows of at most `positions` tokens; its keys and values are to be kept as `kv_dtype`."""
 
     decoder: Decoder
     kernels: Kernels
-    dtype: torch.dtype
+    kv_dtype: torch.dtype
     device: torch.device
     positions: int
 
@@ -104,14 +106,14 @@ def load_engine(args: WorkerArgs, reporter: Reporter, stopping: Callable[[], boo
     if found.device.type == "cuda":
         from worker.resident.load import make_resident  # needs Triton
 
-        return make_resident(found.decoder, found.kernels, args, found.dtype, found.device, found.positions, compilers)
+        return make_resident(found.decoder, found.kernels, args, found.kv_dtype, found.device, found.positions, compilers)
     return waiting_engine(args, found)
 
 
 def waiting_engine(args: WorkerArgs, found: Loaded) -> Engine:
     """The engine that waits for every step, with its pool. Raises PoolError."""
     sizes = args.kv_tokens, args.block_size, args.max_slots, found.positions
-    cache = make_cache(found.decoder.config, found.dtype, *sizes, found.device)
+    cache = make_cache(found.decoder.config, found.kv_dtype, *sizes, found.device)
     return Engine(found.decoder, cache, found.kernels, args.max_slots, found.positions // args.block_size, args.max_step_tokens)
 
 
@@ -122,7 +124,8 @@ def load_shape(args: WorkerArgs, place: torch.device) -> Loaded:
     config = msgspec.structs.replace(config, layers=max(1, len(kinds)), window_layers=kinds)
     positions = -(-_positions(args, config) // args.block_size) * args.block_size
     decoder = _decoder(msgspec.structs.replace(args, dummy_weights=True), config, args.block_size, lambda share: None, place)
-    return Loaded(decoder=decoder, kernels=kernels_for(device), dtype=resolve_dtype(args.dtype, device), device=place, positions=positions)
+    kv_dtype = resolve_kv_dtype(args.kv_dtype, resolve_dtype(args.dtype, device), device)
+    return Loaded(decoder=decoder, kernels=kernels_for(device), kv_dtype=kv_dtype, device=place, positions=positions)
 
 
 def load_model(args: WorkerArgs, reporter: Reporter, stopping: Callable[[], bool] = lambda: False) -> Loaded:
@@ -134,6 +137,7 @@ def load_model(args: WorkerArgs, reporter: Reporter, stopping: Callable[[], bool
     if args.block_size < 1 or args.max_slots < 1 or args.max_step_tokens < 1:
         raise ValueError("block_size, max_slots and max_step_tokens must be at least 1")
     device = _device(args.device)
+    kv_dtype = resolve_kv_dtype(args.kv_dtype, resolve_dtype(args.dtype, device), device)
     config = _config(args)
     log.info(
         "%s: %d layers, hidden %d, %d/%d heads of %d, vocabulary %d, context %d, rope %s with theta %g",
@@ -153,6 +157,4 @@ def load_model(args: WorkerArgs, reporter: Reporter, stopping: Callable[[], bool
     except torch.OutOfMemoryError as error:
         raise PoolError(f"the GPU has no memory for the weights; end what else runs there, or use another: {str(error).splitlines()[0]}") from error
     log.info("loaded %s in %.1f s", args.model_shape or args.model, time.perf_counter() - began)
-    return Loaded(
-        decoder=decoder, kernels=kernels_for(device), dtype=resolve_dtype(args.dtype, device), device=device, positions=positions
-    )  # fmt: skip
+    return Loaded(decoder=decoder, kernels=kernels_for(device), kv_dtype=kv_dtype, device=device, positions=positions)

@@ -47,7 +47,7 @@ def playing(models: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Playing]:
     args = worker_args(models / "rand-byte", kv_tokens=512, device=DEVICE.type, dtype="float32")
     found = load_model(args, SilentReporter())
     monkeypatch.undo()
-    cache = allocate(found.decoder.config, found.dtype, 32, args.block_size, DEVICE)
+    cache = allocate(found.decoder.config, found.kv_dtype, 32, args.block_size, DEVICE)
     cache.k.fill_(torch.nan)
     cache.v.fill_(torch.nan)
     play = Playing(ResidentEngine(found.decoder, cache, OneWord, args.max_slots, found.positions // args.block_size, args.max_step_tokens))

@@ -36,7 +36,7 @@ def budget(used: int) -> Budget:
     return Budget(total=100 * GIB, used=used, weights=used // 2, activations=3 * GIB, graphs=2 * GIB)
 
 
-def make(monkeypatch: pytest.MonkeyPatch, found: Budget, kv_tokens: int, there: int = 1 << 60) -> int:
+def make(monkeypatch: pytest.MonkeyPatch, found: Budget, kv_tokens: int, there: int = 1 << 60, dtype: torch.dtype = torch.bfloat16) -> int:
     """Tokens of the pool when only `there` bytes can be had."""
     real = torch.empty
 
@@ -49,7 +49,7 @@ def make(monkeypatch: pytest.MonkeyPatch, found: Budget, kv_tokens: int, there: 
     monkeypatch.setattr("worker.resident.budget.torch.empty", empty)
     monkeypatch.setattr("torch.cuda.mem_get_info", lambda device=None: (GIB, 100 * GIB))
     decoder = cast(Decoder, type("Model", (), {"config": CONFIG}))
-    cache = make_cache(decoder, torch.bfloat16, found, 0.9, kv_tokens, 16, DEVICE)
+    cache = make_cache(decoder, dtype, found, 0.9, kv_tokens, 16, DEVICE)
     assert cache.block_size == 16
     return cache.blocks * 16
 
@@ -60,6 +60,7 @@ def test_the_pool_is_what_the_largest_step_leaves(monkeypatch: pytest.MonkeyPatc
     assert tokens == (75 * GIB // BLOCK - 1) * 16
     assert f"({tokens} tokens)" in caplog.text
     assert make(monkeypatch, budget(10 * GIB), 1000) == 1008
+    assert make(monkeypatch, budget(10 * GIB), 0, dtype=torch.float8_e4m3fn) == (75 * GIB // (BLOCK // 2) - 1) * 16
 
 
 def test_the_pool_shrinks_rather_than_fails(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,7 +73,7 @@ def run_on_gpu(model: Path, dtype: str) -> list[StepResult]:
     args = worker_args(model, device="cuda", dtype=dtype, max_step_tokens=2000)
     found = load_model(args, SilentReporter())
     torch.cuda.synchronize()
-    cache = allocate(found.decoder.config, found.dtype, BLOCKS, 16, found.device)
+    cache = allocate(found.decoder.config, found.kv_dtype, BLOCKS, 16, found.device)
     cache.k.fill_(torch.nan)
     cache.v.fill_(torch.nan)
     playing = Playing(ResidentEngine(found.decoder, cache, found.kernels, 8, found.positions // 16, 2000))

@@ -17,7 +17,7 @@ HOPPER = 9, 0
 
 def main() -> None:
     triton.runtime.driver.set_active(NoDevice(HOPPER))  # type: ignore[arg-type]
-    shape: dict[str, Any] = {"model_shape": "qwen3-0.6b", "dummy_weights": True, "device": "cuda", "max_slots": 16, "max_context": 4096}
+    shape: dict[str, Any] = {"model_shape": "qwen3-0.6b", "dummy_weights": True, "device": "cuda", "max_slots": 64, "max_context": 4096}
     with torch.inference_mode():
         launches, first = rehearsed(worker_args(Path(), **shape))
     for kernel, _ in launches:

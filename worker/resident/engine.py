@@ -13,7 +13,6 @@ from torch import Tensor
 from checkpoint.config import ModelConfig
 from kernels.attention import AttentionBatch
 from kernels.backend import Kernels
-from kernels.decode_attention import settings_for
 from kernels.prefill_attention import tile_tokens
 from kernels.reference.sampling import Sampled, SamplingBatch
 from messages.plan import StepPlan
@@ -25,7 +24,7 @@ from worker.memory import Cache
 from worker.plan import PlanReader, Rows
 from worker.resident.arena import Arena, joined
 from worker.resident.graphs import Graphs, Key, padded_sizes
-from worker.resident.layout import lay_out, longest_and_balance
+from worker.resident.layout import lay_out
 from worker.resident.parcel import Parcel, Parcels
 from worker.resident.penalties import PooledSlots
 from worker.resident.reader import Asked, Deliver, Launched, Reader
@@ -39,8 +38,8 @@ UNKNOWN = -1
 """In the host's copy of the device's rows: no slot, so that it is written again."""
 FEW_TOKENS, MANY_TOKENS = (16, 32, 64), 512
 """Short prompts, which take other kernels than a long one."""
-REHEARSED, LENGTHS = (1, 2, 8, 64, 256), (64, 1024, 4096, 1 << 20)
-"""Decode rows beside a prompt and keys of the longest, between which kernels differ."""
+REHEARSED = (1, 2, 8, 64, 256)
+"""Decode rows beside a prompt, between which kernels differ."""
 FIRST_WORDS = 1 << 16
 MOMENT_SECONDS = 0.02
 SWITCH_SECONDS = 2e-4
@@ -166,9 +165,8 @@ class ResidentEngine:
 
     def _kinds(self, sizes: list[int]) -> Iterator[Key]:
         """The kinds of decode steps that usual requests need, the likeliest first."""
-        yield from ((size, PLAIN, False) for size in sizes)
-        yield from ((size, PLAIN, True) for size in sizes if self._balance_matters(size))
-        yield from ((size, FILTERED, False) for size in sizes)
+        yield from ((size, PLAIN) for size in sizes)
+        yield from ((size, FILTERED) for size in sizes)
 
     def _prepare(self, key: Key) -> None:
         """Run a step of dummy rows and make its graph."""
@@ -181,7 +179,7 @@ class ResidentEngine:
         self._parcels.give(parcel)
 
     @torch.inference_mode()
-    def dry_run(self, tokens: int, decodes: int = 0, filtered: bool = True, longest: int = 1) -> None:
+    def dry_run(self, tokens: int, decodes: int = 0, filtered: bool = True) -> None:
         """The launches of a step of `tokens` prompt tokens and `decodes` decode rows of dummies, with a draw for every slot."""
         size = min(tokens, self._positions)
         count = np.array([size] * (tokens // size) + [tokens % size] * (tokens % size > 0) + [1] * decodes, np.int64)
@@ -191,7 +189,7 @@ class ResidentEngine:
         layout = lay_out(rows, np.zeros(min(self.slots.count, tokens + decodes), np.int64), self._tile)
         parcel = self._parcels.take()
         columns = self._write(parcel, [], layout.columns)
-        self._draw(self._logits(columns, decodes, longest, decodes < 2), columns[-1], filtered=filtered)
+        self._draw(self._logits(columns, decodes), columns[-1], filtered=filtered)
         parcel.done.record()
         parcel.done.synchronize()
         self._parcels.give(parcel)
@@ -201,7 +199,7 @@ class ResidentEngine:
         """Run a change of the state, a short prompt and a decode step of one row, all dummies. Before there are rows."""
         self._kernels.write_words(self._arena.words, self._arena.words.new_zeros(2, 1))
         self.dry_run(min(FEW_TOKENS[0], self.max_step_tokens), filtered=False)
-        self._decode(1, PLAIN, False)
+        self._decode(1, PLAIN)
 
     @torch.inference_mode()
     def rehearse(self) -> None:
@@ -211,15 +209,14 @@ class ResidentEngine:
             for filtered in (False, True):
                 self.dry_run(min(tokens, self.max_step_tokens), filtered=filtered)
         for decodes in (size for size in REHEARSED if size <= self.slots.count):
-            for longest in LENGTHS:
-                self.dry_run(min(FEW_TOKENS[0], self.max_step_tokens), decodes, longest=min(longest, self._positions))
+            self.dry_run(min(FEW_TOKENS[0], self.max_step_tokens), decodes)
         for key in self._kinds(padded_sizes(self.slots.count)):
             self._decode(*key)
 
     @torch.inference_mode()
     def dry_graph(self) -> None:
         """The graph of the largest decode step."""
-        key = self._graphs.padded(self.slots.count), FILTERED, False
+        key = self._graphs.padded(self.slots.count), FILTERED
         for _ in range(2):
             self._graphs.run(key, lambda: self._decode(*key))
 
@@ -299,25 +296,19 @@ class ResidentEngine:
         there = self._write(parcel, pairs, wishes.columns)
         if not size:
             return self._arena.rows[:0], None
-        _, balanced = longest_and_balance(rows.start)
-        balanced &= self._balance_matters(size)
-        out = self._graphs.run((size, wishes.mode, balanced), lambda: self._decode(size, wishes.mode, balanced))
+        out = self._graphs.run((size, wishes.mode), lambda: self._decode(size, wishes.mode))
         if wishes.mode != SEPARATE:
             return out, None
         count = len(rows.slot)
         return self._sample(parcel, out[:count], self._arena.rows[:count], wishes, there)
 
-    def _balance_matters(self, rows: int) -> bool:
-        """Whether decode attention is launched differently for rows of equal lengths."""
-        return settings_for(rows, self.config.kv_heads, True) != settings_for(rows, self.config.kv_heads, False)
-
-    def _decode(self, size: int, mode: str, balanced: bool) -> Tensor:
+    def _decode(self, size: int, mode: str) -> Tensor:
         """The launches of a decode step of `size` rows: their tokens, or their logits when they are sampled separately."""
         slot = self._arena.rows[:size]
         token, position = torch.empty(2, size, dtype=torch.int32, device=self._device)
         self._kernels.begin_rows(self._arena.columns, slot, token, position)
         tiles = slot.new_empty(0, 2)
-        logits = self._forward(token, slot, position, tiles, None, size, self._positions, balanced)
+        logits = self._forward(token, slot, position, tiles, None, size)
         return logits if mode == SEPARATE else self._draw(logits, slot, filtered=mode == FILTERED)
 
     def _mixed(
@@ -334,25 +325,20 @@ class ResidentEngine:
         if layout is None:
             return source, None
         drawn = there[7]
-        longest, balanced = longest_and_balance(rows.start[len(rows.start) - rows.decodes :])
-        logits = self._logits(there[2:8], rows.decodes, longest, balanced)
+        logits = self._logits(there[2:8], rows.decodes)
         return self._sample(parcel, logits, drawn, wishes, there[8:]) if len(drawn) else (drawn, None)
 
-    def _logits(self, columns: list[Tensor], decodes: int, longest: int, balanced: bool) -> Tensor:
+    def _logits(self, columns: list[Tensor], decodes: int) -> Tensor:
         """Of a mixed step with a layout's `columns`, the last `decodes` tokens of which are decode rows and taken from the device's state."""
         token, slot, position, tiles, wanted, _ = columns
         first = len(token) - decodes
         if decodes:
             self._kernels.begin_rows(self._arena.columns, slot[first:], token[first:], position[first:])
-        return self._forward(token, slot, position, tiles, wanted, decodes, longest, balanced)
+        return self._forward(token, slot, position, tiles, wanted, decodes)
 
-    def _forward(
-        self, token: Tensor, slot: Tensor, position: Tensor, tiles: Tensor, wanted: Tensor | None, singles: int, longest: int, balanced: bool
-    ) -> Tensor:
+    def _forward(self, token: Tensor, slot: Tensor, position: Tensor, tiles: Tensor, wanted: Tensor | None, singles: int) -> Tensor:
         window = self.config.window
-        full = AttentionBatch(
-            table=self._arena.table, slot=slot, position=position, tiles=tiles, singles=singles, longest=longest, balanced=balanced, window=None
-        )
+        full = AttentionBatch(table=self._arena.table, slot=slot, position=position, tiles=tiles, singles=singles, window=None)
         windowed = full if window is None else replace(full, window=window)
         step = StepInput(tokens=token, positions=position, wanted=wanted, full=full, windowed=windowed)
         return self._decoder.forward(step, self.cache.k, self.cache.v)

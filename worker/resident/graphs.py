@@ -12,8 +12,8 @@ log = logging.getLogger(__name__)
 SMALL = (1, 2, 4)
 STRIDE = 8
 
-Key = tuple[int, str, bool]
-"""Rows, how they are sampled, whether they are equally long: whatever the launches of a step depend on."""
+Key = tuple[int, str]
+"""Rows and how they are sampled: whatever the launches of a step depend on."""
 
 
 def padded_sizes(most: int) -> list[int]:

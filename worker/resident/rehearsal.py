@@ -90,7 +90,7 @@ def _kind(value: Any, exact: bool = False) -> Any:
 def rehearsed(args: WorkerArgs) -> tuple[list[Compilation], int]:
     """What compiles the kernels of all usual steps, in the order of need, and how many of them a first prompt and a first token take."""
     found = load_shape(args, META)
-    engine = trial_engine(found.decoder, found.kernels, args, found.dtype, META, found.positions, args.max_step_tokens)
+    engine = trial_engine(found.decoder, found.kernels, args, found.kv_dtype, META, found.positions, args.max_step_tokens)
     launches = Launches()
     with instead(launches.note):
         engine.begin()
