@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from messages.result import StepResult
-from tests.kernels.test_resident_engine import GREEDY, Playing, playing
+from tests.kernels.test_resident_engine import GREEDY, playing
 from tests.kernels.test_resident_state import World
 from tests.support.devices import GPU
 from tests.support.plans import Planner, Row
+from tests.support.resident import Playing
 from transport import trace_file
 from transport.trace import Trace
 from worker.resident.parcel import Parcel, Parcels
