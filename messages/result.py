@@ -32,6 +32,19 @@ class Attached(msgspec.Struct, frozen=True, kw_only=True, tag="attached"):
     vocab: int
 
 
+class ScoreColumns(msgspec.Struct, frozen=True, kw_only=True):
+    """Logprobs of prompt tokens. `slot`, `start`, `count` and `top` as in the plan's Scores; one value of `chosen` (f32) for each position, and
+    `top` values of `top_ids` (i32) and `top_values` (f32), best first."""
+
+    slot: bytes
+    start: bytes
+    count: bytes
+    top: bytes
+    chosen: bytes
+    top_ids: bytes
+    top_values: bytes
+
+
 class StepResult(msgspec.Struct, frozen=True, kw_only=True, tag="result"):
     """Sampled rows of one step: first the prefills with sample=1 in plan order, then the decode rows by slot.
 
@@ -45,6 +58,7 @@ class StepResult(msgspec.Struct, frozen=True, kw_only=True, tag="result"):
     token: bytes
     status: bytes
     logprobs: LogprobColumns | None = None
+    scores: ScoreColumns | None = None
     seconds: float = 0.0
     queued: float = 0.0
 

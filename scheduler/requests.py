@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from messages.admit import Admit
 from messages.sampling import SamplingParams
 from messages.text import Problem
+from scheduler.bias import Bias
 from scheduler.errors import ContractError
 from scheduler.geometry import Geometry
 from transport.columns import I32, ColumnError, view_i32
@@ -20,7 +21,8 @@ class Request:
     `slot` is WAITING or the slot it runs in. `score` orders the line (see `scheduler.waiting`), `order` is the order of arrival, `arrived` its
     time. `salt` names the prefixes it may share, None when it shares nothing. `leader` is the first choice of the same prompt, None for the
     first itself. `fitted`: it has been checked against a worker's geometry. `ran`: it had a slot before. `cached`: tokens it did not have to
-    compute when it first got one. `hit`: cached tokens last seen while it waited, None before. `passes`: how often others went past it.
+    compute when it first got one. `bias`: changes to its logits. `top_scores`: alternatives of the logprobs of its prompt, -1 when none are wanted;
+    those of `scored` positions have been delivered. `hit`: cached tokens last seen while it waited, None before. `passes`: how often others went past it.
     """
 
     key: int
@@ -39,6 +41,9 @@ class Request:
     salt: str | None
     fitted: bool
     leader: "Request | None" = None
+    bias: Bias | None = None
+    top_scores: int = -1
+    scored: int = 0
     slot: int = WAITING
     ran: bool = False
     cached: int = 0
@@ -64,7 +69,12 @@ def read_admit(admit: Admit, tokenizers: dict[str, int]) -> I32:
 
 
 def salt_of(admit: Admit, leader: Request | None, order: int, cache: bool) -> str | None:
-    """Requests of one salt share prefixes. Without the `cache` only the choices of one prompt do: `order` is that of the first."""
+    """Requests of one salt share prefixes. Without the `cache` only the choices of one prompt do: `order` is that of the first.
+
+    A request that wants logprobs of its prompt shares nothing: they come only from computing it.
+    """
+    if admit.sampling.prompt_logprobs >= 0:
+        return None
     if cache:
         return f"{len(admit.tenant)}:{admit.tenant}{admit.cache_salt}"
     if leader is not None:
@@ -81,7 +91,7 @@ def objection(tokens: I32, max_tokens: int | None) -> Problem | None:
     return None
 
 
-def misfit(tokens: I32, geometry: Geometry) -> Problem | None:
+def misfit(tokens: I32, bias: Bias | None, geometry: Geometry) -> Problem | None:
     """Why these tokens and one more cannot run on this worker, or None."""
     if tokens.size + 1 > geometry.context:
         return Problem(
@@ -92,4 +102,6 @@ def misfit(tokens: I32, geometry: Geometry) -> Problem | None:
         )
     if tokens.min() < 0 or tokens.max() >= geometry.vocab:
         return Problem(status=400, code="invalid_token", message=f"token ids must be 0 to {geometry.vocab - 1}", param="prompt")
+    if bias is not None and bias.largest >= geometry.vocab:
+        return Problem(status=400, code="invalid_token", message=f"token ids to favour or to avoid must be 0 to {geometry.vocab - 1}")
     return None

@@ -8,6 +8,7 @@ from messages.request import Generate
 from messages.text import FINISH_LENGTH, FINISH_STOP, Ended, TextDelta, TokenLogprob
 from messages.tokens import FINISH_END_TOKEN, RUNNING
 from tokenizer_proc.detokenizer import Detokenizer
+from tokenizer_proc.scores import Scoring
 from tokenizer_proc.stops import StopMatcher
 
 
@@ -31,7 +32,11 @@ def end_rules(request: Generate, model_ends: frozenset[int], special_ids: dict[s
 
 @dataclass
 class Sequence:
-    """One key. `prefix` (an echoed prompt) goes out before its first text. `tokens` counts generated tokens, end token included."""
+    """One key. `prefix` (an echoed prompt) goes out before its first text. `tokens` counts generated tokens, end token included.
+
+    Stop strings do not match in the text of the first `min_tokens` tokens. `scoring`: the prompt's logprobs, which go out with the first message.
+    `silent`: only the prompt was asked for, what is generated is not said.
+    """
 
     key: Key
     frontend: str
@@ -43,19 +48,34 @@ class Sequence:
     cached: int = 0
     unsaid: int = 0
     logprobs: list[TokenLogprob] = field(default_factory=list)
+    min_tokens: int = 0
+    with_ids: bool = False
+    silent: bool = False
+    scoring: Scoring | None = None
+    ids: list[int] = field(default_factory=list)
 
     def take(self, token: int, finish: int, logprob: TokenLogprob | None) -> TextDelta | Ended | None:
         """The next generated token; what the frontend is to hear now, if anything. Tokens whose text is held back are told with later text."""
+        if self.silent:
+            return self._prompt_only()
         self.tokens += 1
         self.unsaid += 1
+        if self.with_ids:
+            self.ids.append(token)
         if logprob is not None:
             self.logprobs.append(logprob)
-        text = "" if finish == FINISH_END_TOKEN else self.stops.push(self.detokenizer.push(token))
+        text = "" if finish == FINISH_END_TOKEN else self.detokenizer.push(token)
+        if self.tokens > self.min_tokens:
+            text = self.stops.push(text)
         if finish != RUNNING or self.stops.matched is not None:
             return self._end(token, finish, text)
         if not text:
             return None
         return TextDelta(self.key, self._said(text), *self._account())
+
+    def _prompt_only(self) -> Ended:
+        _, _, _, scores = self._account()
+        return Ended(key=self.key, finish=FINISH_LENGTH, text=self._said(""), prompt=scores, cached_tokens=self.cached)
 
     def _end(self, token: int, finish: int, text: str) -> Ended:
         if self.stops.matched is None:
@@ -67,13 +87,15 @@ class Sequence:
             if self.stops.include and isinstance(reason, str):
                 text += reason
         stopped = finish == FINISH_END_TOKEN or self.stops.matched is not None
-        tokens, logprobs = self._account()
+        tokens, logprobs, ids, scores = self._account()
         return Ended(
             key=self.key,
             finish=FINISH_STOP if stopped else FINISH_LENGTH,
             text=self._said(text),
             tokens=tokens,
             logprobs=logprobs,
+            ids=ids,
+            prompt=scores,
             stop_reason=reason,
             completion_tokens=self.tokens,
             cached_tokens=self.cached,
@@ -83,10 +105,10 @@ class Sequence:
         text, self.prefix = self.prefix + text, ""
         return text
 
-    def _account(self) -> tuple[int, list[TokenLogprob]]:
-        """Tokens (and their logprobs) that the message being made accounts for."""
-        counted = self.unsaid, self.logprobs
-        self.unsaid, self.logprobs = 0, []
+    def _account(self) -> tuple[int, list[TokenLogprob], list[int], list[TokenLogprob]]:
+        """Tokens, their logprobs and their ids that the message being made accounts for, and the prompt's logprobs."""
+        counted = self.unsaid, self.logprobs, self.ids, [] if self.scoring is None else self.scoring.take()
+        self.unsaid, self.logprobs, self.ids, self.scoring = 0, [], [], None
         return counted
 
 

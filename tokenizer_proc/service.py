@@ -10,14 +10,15 @@ from messages.admit import Abort, Admit
 from messages.cluster import ClusterState
 from messages.explain import Explain, Explained
 from messages.key import Key
-from messages.request import Cancel, Detokenize, FromFrontend, Generate, Tokenize
+from messages.request import Cancel, Detokenize, FromFrontend, Generate, TokenPrompt, Tokenize
 from messages.text import Detokenized, Ended, Problem, Started, Tokenized
-from messages.tokens import FINISH_ERROR, FromScheduler, Refused, Tokens
+from messages.tokens import FINISH_ERROR, FromScheduler, PromptScores, Refused, Tokens
 from tokenizer_proc import problems
 from tokenizer_proc.cluster_view import SCHEDULER, ClusterView
 from tokenizer_proc.detokenizer import Detokenizer, decode
 from tokenizer_proc.errors import RequestError
 from tokenizer_proc.prompts import PromptEncoder, size_of
+from tokenizer_proc.scores import Scoring
 from tokenizer_proc.sequences import Sequence, Sequences, end_rules
 from tokenizer_proc.stops import MAX_STOP_CHARACTERS, StopMatcher
 from tokenizer_proc.text_pool import TextPool
@@ -25,6 +26,8 @@ from tokenizer_proc.token_rows import TokenRow, read_rows
 from transport.columns import ColumnError, pack_i32
 
 Accepted = FromFrontend | FromScheduler
+FIT = -1
+"""`truncate`: as many tokens as fit."""
 Send = Callable[[msgspec.Struct], bool]
 
 
@@ -40,6 +43,16 @@ class _Preparation:
 
     frontend: str
     keys: set[Key]
+
+
+@dataclass(frozen=True)
+class _Encoded:
+    """A prompt ready to be admitted: its `ids`, also as a `column`, its text where it is to be echoed, the bad words as tokens."""
+
+    ids: list[int]
+    column: bytes
+    echo: str
+    banned: list[list[int]]
 
 
 @dataclass
@@ -82,6 +95,8 @@ class Service:
                 self._generate(message)
             case Cancel():
                 self._cancel(message.keys)
+            case PromptScores():
+                self._scores(message)
             case Refused():
                 self._refused(message)
             case Tokenize():
@@ -134,7 +149,7 @@ class Service:
             return
         self.counters.requests += 1
         context = self.cluster.context
-        refusal = problems.not_ready() if context is None else self._bad_stop(request)
+        refusal = problems.not_ready() if context is None else self._bad_stop(request) or self._bad_constraints(request)
         if refusal is not None:
             self._refuse(request.frontend, keys, refusal)
             return
@@ -143,7 +158,7 @@ class Service:
         self.pool.run(
             size_of(request.prompt),
             lambda: self._encode(request, context),
-            lambda encoded: self._admit(request, preparation, *encoded),
+            lambda encoded: self._admit(request, preparation, encoded),
             lambda problem: self._refuse(request.frontend, self._finish_preparation(request, preparation), problem),
         )
 
@@ -154,10 +169,24 @@ class Service:
         beyond = next((number for number in request.stop.token_ids if number >= size), None)
         return None if beyond is None else problems.unknown_token("stop_token_ids", beyond, size)
 
-    def _encode(self, request: Generate, context: int | None) -> tuple[list[int], bytes, str]:
-        ids = self.encoder.encode(request.prompt, context)
-        echo = self.encoder.echo(request.prompt, ids, request.skip_special_tokens) if request.echo else ""
-        return ids, pack_i32(ids), echo
+    def _bad_constraints(self, request: Generate) -> Problem | None:
+        size, constraints = self.encoder.vocabulary.size, request.constraints
+        if constraints is None:
+            return None
+        named = {"logit_bias": constraints.bias, "allowed_token_ids": constraints.allowed}
+        beyond = ((field_, number) for field_, numbers in named.items() for number in numbers if number >= size)
+        found = next(beyond, None)
+        return None if found is None else problems.unknown_token(*found, size)
+
+    def _encode(self, request: Generate, context: int) -> _Encoded:
+        keep = request.truncate
+        if keep == FIT:
+            keep = max(1, context - max(1, request.stop.max_tokens or 1))
+        ids = self.encoder.encode(request.prompt, context, keep)
+        prompt = request.prompt if keep is None else TokenPrompt(ids)
+        echo = self.encoder.echo(prompt, ids, request.skip_special_tokens) if request.echo else ""
+        banned = self.encoder.forbidden(request.constraints.bad_words) if request.constraints else []
+        return _Encoded(ids, pack_i32(ids), echo, banned)
 
     def _finish_preparation(self, request: Generate, preparation: _Preparation) -> list[Key]:
         """The keys still wanted, in order."""
@@ -166,10 +195,11 @@ class Service:
             del self._preparing[key]
         return wanted
 
-    def _admit(self, request: Generate, preparation: _Preparation, ids: list[int], column: bytes, echo: str) -> None:
+    def _admit(self, request: Generate, preparation: _Preparation, encoded: _Encoded) -> None:
         keys = self._finish_preparation(request, preparation)
         if not keys:
             return
+        silent = request.stop.max_tokens == 0
         seed_of = dict(zip(request.keys, request.seeds, strict=True))
         vocabulary = self.encoder.vocabulary
         rules = end_rules(request, vocabulary.end_ids, vocabulary.special_ids)
@@ -177,23 +207,36 @@ class Service:
             tokenizer=self.name,
             keys=keys,
             seeds=[seed_of[key] for key in keys],
-            prompt=column,
+            prompt=encoded.column,
             sampling=request.sampling,
             end_ids=rules.end_ids,
-            max_tokens=request.stop.max_tokens,
+            max_tokens=1 if silent else request.stop.max_tokens,
             priority=request.priority,
             tenant=request.tenant,
             cache_salt=request.cache_salt,
+            constraints=request.constraints,
+            banned=encoded.banned,
         )
         if self.cluster.context is None or not self.scheduler(admit):
             self._refuse(request.frontend, keys, problems.not_ready() if self.cluster.context is None else problems.overloaded())
             return
+        ids = encoded.ids
         self.counters.prompt_tokens += len(ids)
         for key in keys:
-            detokenizer = Detokenizer(vocabulary.pieces, ids, request.skip_special_tokens)
-            stops = StopMatcher(request.stop.strings, request.stop.include_stop_string)
-            self.sequences.add(Sequence(key, request.frontend, detokenizer, stops, rules.reasons, prefix=echo))
-        self.frontends[request.frontend](Started(request.keys[0], len(ids)))
+            sequence = Sequence(
+                key,
+                request.frontend,
+                Detokenizer(vocabulary.pieces, ids, request.skip_special_tokens),
+                StopMatcher(request.stop.strings, request.stop.include_stop_string),
+                rules.reasons,
+                prefix=encoded.echo,
+                min_tokens=request.constraints.min_tokens if request.constraints else 0,
+                with_ids=request.with_ids,
+                silent=silent,
+                scoring=Scoring(ids, vocabulary.pieces, request.skip_special_tokens) if request.sampling.prompt_logprobs >= 0 else None,
+            )
+            self.sequences.add(sequence)
+        self.frontends[request.frontend](Started(request.keys[0], len(ids), ids if request.with_ids else []))
 
     def _cancel(self, keys: Iterable[Key]) -> None:
         running = []
@@ -207,6 +250,17 @@ class Service:
             self.scheduler(Abort([sequence.key for sequence in running]))
 
     # Answers
+
+    def _scores(self, message: PromptScores) -> None:
+        sequence = self.sequences.get(message.key)
+        if sequence is None or sequence.scoring is None:
+            return
+        try:
+            sequence.scoring.add(message)
+        except ColumnError as error:
+            self.inbox.reject(f"scores: {error}")
+            self._lost(sequence)
+            self.scheduler(Abort([sequence.key]))
 
     def _tokens(self, message: Tokens) -> None:
         try:
@@ -229,7 +283,7 @@ class Service:
             self.sequences.remove([row.key])
             self._say_problem(sequence.frontend, [row.key], problem, sequence)
             return False
-        if row.position != sequence.tokens:
+        if row.position != sequence.tokens or (sequence.scoring is not None and not sequence.scoring.complete):
             return self._out_of_order(sequence, row)
         sequence.cached = message.cached.get(row.key, sequence.cached)
         self.counters.completion_tokens += 1
@@ -246,9 +300,12 @@ class Service:
         self.inbox.reject(f"token {row.position} of a sequence that has {sequence.tokens}")
         if row.position < sequence.tokens:
             return False
+        self._lost(sequence)
+        return True
+
+    def _lost(self, sequence: Sequence) -> None:
         self.sequences.remove([sequence.key])
         self._say_problem(sequence.frontend, [sequence.key], problems.internal("A part of the answer was lost inside the server."), sequence)
-        return True
 
     def _refused(self, message: Refused) -> None:
         for sequence in self.sequences.remove([message.key]):

@@ -74,6 +74,10 @@ class Decoder:
 
         They are float32, or of the weights' type where that is what the product gives.
         """
+        return self.logits(self.hidden(step, k_cache, v_cache), step.wanted)
+
+    def hidden(self, step: StepInput, k_cache: Tensor, v_cache: Tensor) -> Tensor:
+        """Hidden states [rows >= T, C] after the last layer, not normed; writes the keys and values of all tokens into the cache."""
         weights, eps = self._weights, self.config.norm_eps
         count = step.tokens.shape[0]
         rows = max(count, weights.fast_rows)
@@ -88,7 +92,7 @@ class Decoder:
             self._attention(layer, qkv, rope, (k_cache[number], v_cache[number]), batch, mixed[:count])
             self._kernels.linear_add(x, mixed, layer.output)
             self._kernels.linear_add(x, self._kernels.norm_gate_up(x, layer.mlp_norm, eps, layer.gate_up), layer.down)
-        return self._logits(x, step.wanted)
+        return x
 
     def _attention(
         self, layer: Layer, qkv: Tensor, rope: tuple[Tensor, Tensor], cache: tuple[Tensor, Tensor], batch: AttentionBatch, mixed: Tensor
@@ -98,7 +102,8 @@ class Decoder:
         q = self._kernels.rope_kv(qkv, norms, self.config.norm_eps, rope, *cache, batch)
         self._kernels.attend(q, *cache, batch, self._scale, mixed.view(count, -1, size))
 
-    def _logits(self, x: Tensor, wanted: Tensor | None) -> Tensor:
+    def logits(self, x: Tensor, wanted: Tensor | None) -> Tensor:
+        """Of the rows `wanted` of hidden states (None: all), as `forward` gives them."""
         if wanted is None:
             return self._head(x)
         count, fast = wanted.shape[0], self._weights.fast_rows

@@ -9,10 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from messages.result import NON_FINITE, OK, StepResult
+from messages.result import NON_FINITE, OK, ScoreColumns, StepResult
 from messages.tokens import LogprobColumns
 from transport.columns import I32, pack_f32, pack_i32, pack_u8
 from worker.resident.parcel import Parcel, Parcels
+from worker.scores import Scored, score_columns
 from worker.totals import Totals
 
 LONGEST_GAP = 0.05
@@ -48,6 +49,19 @@ class Asked:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Scoring:
+    """Logprobs of prompt tokens on their way to the host: chosen [N], top and top ids [N, most]."""
+
+    scored: Scored
+    chosen: Tensor
+    top: Tensor
+    top_ids: Tensor
+
+    def columns(self) -> ScoreColumns:
+        return score_columns(self.scored, self.chosen.numpy(), self.top.numpy(), self.top_ids.numpy())
+
+
+@dataclass(frozen=True, kw_only=True)
 class Launched:
     """A step that the device has yet to finish."""
 
@@ -59,6 +73,7 @@ class Launched:
     decode_tokens: int
     queued: float
     asked: Asked | None = None
+    scoring: Scoring | None = None
 
 
 class Reader:
@@ -102,6 +117,7 @@ class Reader:
             token=pack_i32(token),
             status=pack_u8(np.where(token >= 0, OK, NON_FINITE)),
             logprobs=logprobs,
+            scores=None if step.scoring is None else step.scoring.columns(),
             seconds=seconds,
             queued=step.queued,
         )

@@ -1,0 +1,26 @@
+"""Clusters that several modules ask: each starts once for the whole run."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.cluster import Cluster, running_cluster
+
+
+@pytest.fixture(scope="session")
+def chain(models: Path) -> Iterator[Cluster]:
+    with running_cluster(models / "chain-byte", "--threads", "1") as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def dice(models: Path) -> Iterator[Cluster]:
+    with running_cluster(models / "dice-byte", "--threads", "1", "--chunk-tokens", "256") as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def spm(models: Path) -> Iterator[Cluster]:
+    with running_cluster(models / "chain-spm", "--threads", "1") as running:
+        yield running
