@@ -10,6 +10,7 @@ import msgspec
 from frontend.errors import invalid
 from frontend.refusals import Neutral, strip
 from messages.request import Prompt, TextPrompt, TokenId, TokenPrompt
+from messages.sampling import MAX_BIASED
 
 R = TypeVar("R", bound=msgspec.Struct)
 
@@ -18,9 +19,13 @@ MAX_VALUES = 300_000
 """Objects, lists and keys in one body: decoding more would hold up everybody's streams, and no context holds a prompt of so many."""
 SEED_BITS = 63
 _LARGEST = 2**31 - 1
+MAX_BIAS = 100.0
 _CLAMPED = ("max_tokens", "max_completion_tokens", "top_k")
-_INTEGERS = (*_CLAMPED, "n", "seed", "logprobs", "top_logprobs", "priority", "best_of")
+_INTEGERS = (
+    *_CLAMPED, "n", "seed", "logprobs", "top_logprobs", "priority", "best_of", "min_tokens", "prompt_logprobs", "truncate_prompt_tokens",
+)  # fmt: skip
 _FIELD = re.compile(r" - at `\$\.(\w+)(.*)`$")
+_TOKEN = re.compile(r"[0-9]{1,10}", re.ASCII)
 _MISSING = re.compile(r"missing required field `(\w+)`")
 
 
@@ -95,6 +100,20 @@ def _converted(value: Any, kind: Any) -> Any:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
         raise invalid(f"prompt: {error}.", "prompt") from error
+
+
+def logit_bias(value: dict[str, float]) -> dict[int, float]:
+    """By token id. Raises ApiError for keys that are no token ids and values outside -100 to 100."""
+    if len(value) > MAX_BIASED:
+        raise invalid(f"logit_bias holds {len(value)} tokens; the limit is {MAX_BIASED}.", "logit_bias")
+    found: dict[int, float] = {}
+    for name, bias in value.items():
+        if not _TOKEN.fullmatch(name) or int(name) > _LARGEST:
+            raise invalid(f"logit_bias: {name[:64]!r} is not a token id.", "logit_bias")
+        if not abs(bias) <= MAX_BIAS:
+            raise invalid(f"logit_bias: the value for token {name[:64]} must be from -{MAX_BIAS:.0f} to {MAX_BIAS:.0f}.", "logit_bias")
+        found[int(name)] = bias
+    return found
 
 
 def seeds(seed: int | None, count: int) -> list[int]:

@@ -19,8 +19,9 @@ async def chat_completions(core: Core, http: web.Request) -> web.StreamResponse:
         prompts=[conversation.chat_prompt(request.messages, request.add_generation_prompt)],
         sampling=request.sampling(_logprobs(request)),
         stop=request.stop_rules(_max_tokens(request)),
+        constraints=request.constraints(),
     )
-    return await answer(core, http, job, ChatAnswer(request.logprobs))
+    return await answer(core, http, job, ChatAnswer(request.logprobs, request.extras()))
 
 
 def _logprobs(request: ChatRequest) -> int:

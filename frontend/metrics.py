@@ -14,6 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from frontend.cluster import ClusterView
+from frontend.histogram import TokenHistogram
 
 PREFIX = "pagewire_"
 FINISH_REASONS = ("stop", "length", "abort", "error")
@@ -35,7 +36,8 @@ class Metrics:
         self.generation_tokens = self._counter("generation_tokens", "Generated tokens.")
         self.started = self._counter("sequences_started", "Sequences (choices) whose prompt was accepted.")
         self.first_token = self._histogram("time_to_first_token_seconds", "Seconds to a sequence's first token.", _TTFT)
-        self.inter_token = self._histogram("inter_token_latency_seconds", "Seconds between tokens of a sequence.", _ITL)
+        self.inter_token = TokenHistogram(PREFIX + "inter_token_latency_seconds", "Seconds between tokens of a sequence.", _ITL, model_name)
+        self.registry.register(self.inter_token)
         self.e2e = self._histogram("e2e_request_latency_seconds", "Seconds from arrival to the end of a sequence.", _E2E)
         self.request_prompt = self._histogram("request_prompt_tokens", "Tokens of each started prompt.", _TOKENS)
         self.request_generation = self._histogram("request_generation_tokens", "Generated tokens of each ended sequence.", _TOKENS)

@@ -13,7 +13,7 @@ from frontend.core import Core
 from frontend.metrics import Metrics
 from frontend.protocol import Connection
 from frontend.service import make_app
-from frontend.streams import Dispatcher
+from frontend.streams import ContractError, Dispatcher
 from messages.cluster import READY, STOPPING, ClusterState
 from messages.text import FromTokenizer, Problem
 from transport.lifetime import Lifetime
@@ -62,7 +62,7 @@ class Server:
         await runner.setup()
         try:
             listener = await self._listen(runner)
-            self._inbox.listen(self._core.dispatcher.receive)
+            self._inbox.listen(self._receive)
             await self._follow()
             self._reporter.phase(STOPPING)
             listener.close()
@@ -84,6 +84,12 @@ class Server:
         log.info("listening on %s port %d", self._args.host, port)
         self._reporter.facts(port=port)
         self._reporter.phase(READY)
+
+    def _receive(self, message: FromTokenizer) -> None:
+        try:
+            self._core.dispatcher.receive(message)
+        except ContractError as error:
+            self._inbox.reject(str(error))
 
     async def _follow(self) -> None:
         """Take in cluster states and report numbers until asked to stop."""

@@ -2,6 +2,9 @@
 
 Ownership: `Dispatcher._live` holds a key from `Run.start` until its last message, its failure or the end of its handler, whichever comes
 first. Every path goes through `Dispatcher.forget`.
+
+Texts come as one message per step of the engine with the new text of all its sequences. A stream's `Run.writer` is called once in a turn of the
+loop for all that has arrived in it, so that a token wakes no task.
 """
 
 import asyncio
@@ -19,13 +22,18 @@ from frontend.errors import ApiError
 from frontend.metrics import Metrics
 from messages.explain import Explain, Explained
 from messages.request import Cancel, Detokenize, Generate, Tokenize
-from messages.text import Detokenized, Ended, FromTokenizer, Problem, Started, TextDelta, Tokenized
+from messages.text import Detokenized, Ended, FromTokenizer, Problem, Started, TextDelta, Texts, Tokenized
 
-Event = tuple[int, TextDelta | Ended]
+Event = tuple[int, str | TextDelta | Ended]
+"""The index of a choice and what came for it: text alone, or a message that says more."""
 Question = Tokenize | Detokenize | Explain
 Answer = Tokenized | Detokenized | Explained
 
 ABORT, ERROR = "abort", "error"
+
+
+class ContractError(ValueError):
+    """A message that decoded but breaks its contract."""
 
 
 class Sender(Protocol):
@@ -63,7 +71,10 @@ class Group:
 
 
 class Run:
-    """What one HTTP request waits for. Made by `Dispatcher.open`; `close` must be called in every path."""
+    """What one HTTP request waits for. Made by `Dispatcher.open`; `close` must be called in every path.
+
+    `writer`, once there is one, takes the events of each turn of the loop; it gives False when it cannot now, and `held` ends then.
+    """
 
     def __init__(self, dispatcher: "Dispatcher", tokenizer: str, incarnation: int) -> None:
         self.tokenizer = tokenizer
@@ -72,6 +83,7 @@ class Run:
         self.groups: list[Group] = []
         self.live: dict[int, Sequence] = {}
         self.completion_tokens = 0
+        self.writer: Callable[[], bool] | None = None
         self._dispatcher = dispatcher
         self._events: list[Event] = []
         self._answer: Answer | None = None
@@ -124,10 +136,23 @@ class Run:
                     await self._wait()
         self._raise_problem()
 
-    async def take(self) -> list[Event]:
-        """Everything that has arrived since the last call, at least one event. Raises ApiError when the request failed."""
-        while not self._events:
+    async def everything(self) -> list[Event]:
+        """Everything, once every sequence has ended. Raises ApiError when the request failed."""
+        while self.live:
             await self._wait()
+        self._raise_problem()
+        return self.taken()
+
+    async def held(self) -> bool:
+        """Wait until there are events that the writer could not take; False when the request is over. Raises ApiError when it failed."""
+        while not self._events:
+            if self.done:
+                return False
+            await self._wait()
+        return True
+
+    def taken(self) -> list[Event]:
+        """The events since the last call."""
         events, self._events = self._events, []
         return events
 
@@ -145,8 +170,19 @@ class Run:
         self._wake.set()
 
     def push(self, event: Event) -> None:
-        self._events.append(event)
-        self._wake.set()
+        """An event. Who waits for the end is not woken by each of them."""
+        events = self._events
+        events.append(event)
+        if self.writer is None:
+            if len(events) == 1 or not self.live:
+                self._wake.set()
+        elif len(events) == 1:
+            self._dispatcher.touched(self)
+
+    def write(self) -> None:
+        """The turn of the loop is over: let the writer take what has arrived, and wake the task when it has something to do."""
+        if self.writer is None or not self.writer() or self.done or self.problem is not None:
+            self._wake.set()
 
     def answer(self, answer: Answer) -> None:
         self._answer = answer
@@ -174,6 +210,7 @@ class Dispatcher:
         self._view = view
         self._metrics = metrics
         self._live: dict[int, Sequence] = {}
+        self._touched: list[Run] = []
         self._keys = itertools.count(secrets.randbits(62))
         self._handlers: dict[type, Callable[[Sequence, FromTokenizer], None]] = {
             Started: self._on_started,
@@ -232,8 +269,22 @@ class Dispatcher:
         for run in {sequence.run for sequence in self._live.values()}:
             run.fail(problem)
 
+    def touched(self, run: Run) -> None:
+        """Something has arrived for a run with a writer, which is called when this turn of the loop is over."""
+        if not self._touched:
+            asyncio.get_running_loop().call_soon(self._turn_over)
+        self._touched.append(run)
+
+    def _turn_over(self) -> None:
+        runs, self._touched = self._touched, []
+        for run in runs:
+            run.write()
+
     def receive(self, message: FromTokenizer) -> None:
-        """Called for every message of a tokenizer. Messages for keys that are gone are dropped."""
+        """Called for every message of a tokenizer. What is for keys that are gone is dropped."""
+        if isinstance(message, Texts):
+            self._on_texts(message)
+            return
         sequence = self._live.get(message.key)
         if sequence is not None:
             self._handlers[type(message)](sequence, message)
@@ -255,8 +306,31 @@ class Dispatcher:
             return
         if message.tokens:
             self._count(sequence, message.tokens)
-        if message.text or message.logprobs:
-            sequence.run.push((sequence.index, message))
+        if message.text or message.logprobs or message.ids:
+            sequence.run.push((sequence.index, message if message.logprobs or message.ids or message.prompt else message.text))
+
+    def _on_texts(self, message: Texts) -> None:
+        """The loop that runs for every token. Raises ContractError."""
+        if not len(message.keys) == len(message.texts) == len(message.tokens):
+            raise ContractError(f"texts of {len(message.keys)} keys with {len(message.texts)} texts and {len(message.tokens)} counts")
+        now = time.monotonic()
+        live, gaps, total = self._live, [], 0
+        for key, text, tokens in zip(message.keys, message.texts, message.tokens, strict=True):
+            sequence = live.get(key)
+            if sequence is None:
+                continue
+            if tokens:
+                total += tokens
+                sequence.tokens += tokens
+                if sequence.last_token is None:
+                    self._first(sequence, now)
+                else:
+                    gaps.append(((now - sequence.last_token) / tokens, tokens))
+                sequence.last_token = now
+            if text:
+                sequence.run.push((sequence.index, text))
+        self._metrics.generation_tokens.inc(total)
+        self._metrics.inter_token.observe(gaps)
 
     def _on_ended(self, sequence: Sequence, message: FromTokenizer) -> None:
         if not isinstance(message, Ended):
@@ -283,8 +357,10 @@ class Dispatcher:
         sequence.tokens += tokens
         self._metrics.generation_tokens.inc(tokens)
         if sequence.last_token is None:
-            self._metrics.first_token.observe(now - sequence.run.arrived)
+            self._first(sequence, now)
         else:
-            for _ in range(tokens):
-                self._metrics.inter_token.observe((now - sequence.last_token) / tokens)
+            self._metrics.inter_token.observe([((now - sequence.last_token) / tokens, tokens)])
         sequence.last_token = now
+
+    def _first(self, sequence: Sequence, now: float) -> None:
+        self._metrics.first_token.observe(now - sequence.run.arrived)

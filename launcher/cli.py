@@ -48,6 +48,7 @@ def build_parser(command: str | None = None) -> argparse.ArgumentParser:
     bench = measure.add_subparsers(title="actions", required=True, metavar="ACTION")
     serve = _command(bench, "serve", "launcher.bench", "generate load, closed or open loop: throughput, time to first token, time between tokens")
     talk = _command(bench, "chat", "launcher.bench_chat", "users who chat over several turns: what the prefix cache saves")
+    front = _command(bench, "frontend", "launcher.bench_frontend", "cost of a streamed token in the HTTP process, without a model")
     scheduler = _command(bench, "scheduler", "launcher.bench_scheduler", "CPU time of the scheduler's steps, without a cluster")
     models = [
         _command(bench, "offline", "launcher.bench_model", "throughput of many prompts at once, through a scheduler and a worker", "run_offline"),
@@ -60,6 +61,7 @@ def build_parser(command: str | None = None) -> argparse.ArgumentParser:
         for parser_ in models:
             module.add_arguments(parser_)
         importlib.import_module("launcher.bench").add_arguments(serve)
+        importlib.import_module("launcher.bench_frontend").add_arguments(front)
         importlib.import_module("launcher.bench_scheduler").add_arguments(scheduler)
         importlib.import_module("launcher.bench_chat").add_arguments(talk)
     return parser

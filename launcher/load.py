@@ -32,6 +32,7 @@ class Outcome:
     """One request: when it was due, its first and last text, the gaps between texts, what the server counted, and what went wrong.
 
     An answer that ends without any text has its first text when it ends. `cached_tokens` of the `prompt_tokens` came from a prefix cache.
+    `texts` are the events with text, where they were counted.
     """
 
     due: float
@@ -43,6 +44,7 @@ class Outcome:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     tokens: int = 0
+    texts: int = 0
     error: str | None = None
 
 

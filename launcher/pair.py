@@ -1,35 +1,26 @@
 """A scheduler and a worker process without the rest of a cluster, for `bench offline` and the like, which sends them ids as a tokenizer would."""
 
-import os
-import shutil
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
-import zmq
 
-from launcher.child import Child
 from launcher.errors import LauncherError
 from launcher.specs import SCHEDULER, WORKERS, ProcessSpec
+from launcher.stand import WAIT_SECONDS, Stand
 from messages.admit import Admit
-from messages.cluster import DEAD, READY, ProcessReport
 from messages.sampling import SamplingParams
 from messages.tokens import FINISH_ERROR, RUNNING, FromScheduler, Refused, Tokens
 from scheduler.args import SchedulerArgs
 from transport.columns import I32, pack_i32, view_i32, view_i64, view_u8
-from transport.reports import SUPERVISOR
 from transport.sockets import Inbox, Outbox
 from worker.args import WorkerArgs
 
-TOKENIZER = "tokenizer0"
-WAIT_SECONDS = 0.05
-STOP_SECONDS = 10.0
-SHOWN_LINES = 20
+PLAYER = "player"
+"""The name under which the benchmark is a tokenizer of the scheduler's."""
+WORKER_NAME, SCHEDULER_NAME = "worker0", "scheduler"
 WARM_SECONDS = 120.0
 SETTLE_SECONDS = 1.2
 """Longer than a heartbeat: after this the worker's counters are of what came before."""
@@ -54,49 +45,44 @@ class Record:
     rows: list[int] = field(default_factory=list)
 
 
-class Pair:
-    """`with Pair(scheduler, worker) as pair`: both processes, ready. For the main thread only. Raises LauncherError when one of them ends."""
+class Pair(Stand):
+    """`with Pair(scheduler, worker) as pair`: both processes, ready, with these arguments."""
 
     def __init__(self, scheduler: dict[str, Any], worker: dict[str, Any], startup_timeout: float = 600.0) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="pagewire-"))
-        self._startup_timeout = startup_timeout
-        common: dict[str, Any] = {"incarnation": 0, "run_dir": str(self._folder)}
-        specs = [
-            ProcessSpec(package="worker", args=WorkerArgs(name="worker0", **common, **worker), stage=WORKERS),
-            ProcessSpec(package="scheduler", args=SchedulerArgs(name="scheduler", tokenizers=[TOKENIZER], **common, **scheduler), stage=SCHEDULER),
-        ]
-        self.log: list[str] = []
-        self._children = {spec.name: Child(spec, self.log.append) for spec in specs}
-        self._reports: dict[str, ProcessReport] = {}
+        super().__init__(startup_timeout)
+        self._scheduler, self._worker = scheduler, worker
         self._keys = 0
-        self.facts: dict[str, int | float | str] = {}
-        self.start_seconds = 0.0
 
-    def __enter__(self) -> "Pair":
-        self._context: zmq.Context[Any] = zmq.Context()
-        self._supervisor: Inbox[ProcessReport] = Inbox(self._context, self._folder, SUPERVISOR, ProcessReport)
-        self._inbox: Inbox[Any] = Inbox(self._context, self._folder, TOKENIZER, FromScheduler)
-        self._outbox = Outbox(self._context, self._folder, "scheduler")
-        self._death = os.pipe()
-        began = time.perf_counter()
-        try:
-            for child in self._children.values():
-                child.start(self._death[0])
-            while not all(name in self._reports and self._reports[name].phase == READY for name in self._children):
-                self._watch(WAIT_SECONDS)
-                if time.perf_counter() - began > self._startup_timeout:
-                    raise LauncherError(f"the worker was not ready after {self._startup_timeout:.0f} s")
-        except BaseException:
-            self.__exit__(None, None, None)
-            raise
-        self.start_seconds = time.perf_counter() - began
-        return self
+    def specs(self) -> Sequence[ProcessSpec]:
+        worker = WorkerArgs(**self.common(WORKER_NAME), **self._worker)
+        scheduler = SchedulerArgs(**self.common(SCHEDULER_NAME), tokenizers=[PLAYER, *self.tokenizers()], **self._scheduler)
+        return [
+            ProcessSpec(package="worker", args=worker, stage=WORKERS),
+            ProcessSpec(package="scheduler", args=scheduler, stage=SCHEDULER),
+        ]
+
+    def tokenizers(self) -> list[str]:
+        """Names of tokenizer processes of the scheduler's besides the benchmark."""
+        return []
+
+    def open(self) -> None:
+        self._inbox: Inbox[Any] = Inbox(self.context, self.folder, PLAYER, FromScheduler)
+        self._outbox = Outbox(self.context, self.folder, SCHEDULER_NAME)
+
+    def close(self) -> None:
+        self._inbox.close()
+        self._outbox.close()
+
+    @property
+    def facts(self) -> dict[str, int | float | str]:
+        """What the worker reported once it was ready."""
+        return self.facts_of(WORKER_NAME)
 
     def warm(self) -> None:
         """Wait until the worker has made ready for all sizes of steps, as it does while nothing is asked of it."""
         ends = time.monotonic() + WARM_SECONDS
-        while self._reports["worker0"].gauges.get("warming", 1.0) and time.monotonic() < ends:
-            self._watch(WAIT_SECONDS)
+        while self.gauges_of(WORKER_NAME).get("warming", 1.0) and time.monotonic() < ends:
+            self.watch(WAIT_SECONDS)
 
     def play(self, orders: Sequence[Order], sampling: SamplingParams) -> Record:
         """Send all at once and read their tokens to the end. Raises LauncherError when one does not give all of them."""
@@ -108,7 +94,7 @@ class Pair:
         for key, order in enumerate(orders, first):
             self._outbox.send(
                 Admit(
-                    tokenizer=TOKENIZER, keys=[key], seeds=[key], prompt=pack_i32(order.prompt), sampling=sampling, end_ids=[],
+                    tokenizer=PLAYER, keys=[key], seeds=[key], prompt=pack_i32(order.prompt), sampling=sampling, end_ids=[],
                     max_tokens=order.max_tokens,
                 )
             )  # fmt: skip
@@ -116,7 +102,7 @@ class Pair:
         ended = 0
         while ended < len(orders):
             if not self._inbox.wait(WAIT_SECONDS):
-                self._watch(0)
+                self.watch(0)
             for message in self._inbox.drain():
                 ended += self._note(message, first, got, record, time.perf_counter() - began)
         record.seconds, record.tokens = record.times[-1], int(got.sum())
@@ -128,8 +114,8 @@ class Pair:
         """The worker's counters, of everything before this call."""
         ends = time.monotonic() + SETTLE_SECONDS
         while time.monotonic() < ends:
-            self._watch(WAIT_SECONDS)
-        return self._reports["worker0"].counters
+            self.watch(WAIT_SECONDS)
+        return self.counters_of(WORKER_NAME)
 
     def _note(self, message: Tokens | Refused, first: int, got: np.ndarray, record: Record, now: float) -> int:
         """Count one message; gives how many requests it ends."""
@@ -143,34 +129,3 @@ class Pair:
         record.times.append(now)
         record.rows.append(len(key))
         return int((finish != RUNNING).sum())
-
-    def _watch(self, seconds: float) -> None:
-        """Take in reports, and see whether the processes still live."""
-        self._supervisor.wait(seconds)
-        for report in self._supervisor.drain():
-            self._reports[report.name] = report
-            if report.name == "worker0":
-                self.facts |= report.facts
-        for name, child in self._children.items():
-            if child.reap(time.monotonic()):
-                said = self._reports.get(name)
-                why = said.detail if said is not None and said.phase == DEAD else child.cause
-                raise LauncherError("\n".join([f"{name} ended ({child.last_exit}): {why}", *list(child.tail)[-SHOWN_LINES:]]))
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        ends = time.monotonic() + STOP_SECONDS
-        for child in self._children.values():
-            child.terminate()
-        while any(child.running for child in self._children.values()):
-            if time.monotonic() > ends:
-                for child in self._children.values():
-                    child.kill()
-            for child in self._children.values():
-                child.reap(time.monotonic())
-            time.sleep(WAIT_SECONDS)
-        for socket in (self._supervisor, self._inbox, self._outbox):
-            socket.close()
-        self._context.term()
-        for end in self._death:
-            os.close(end)
-        shutil.rmtree(self._folder, ignore_errors=True)

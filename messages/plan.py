@@ -40,8 +40,9 @@ class Admissions(msgspec.Struct, frozen=True, kw_only=True):
 class Biases(msgspec.Struct, frozen=True, kw_only=True):
     """Changes to the logits of some of the rows admitted in this plan, before penalties. Per row: `slot` i32, `closed` u8, `count` i32.
 
-    `token` i32, `value` f32 and `since` i32 are concatenated, `count` each, no token twice: `value` is added to the logit of `token`; minus infinity, and
-    any value while the row has fewer than `since` tokens (prompt included), mean that it is not chosen. In a closed row only tokens named here are.
+    `token` i32, `value` f32 and `since` i32 are concatenated, `count` each, no token twice: `value` is added to the logit of `token`; minus
+    infinity, and any value while the row has fewer than `since` tokens (prompt included), mean that it is not chosen. In a closed row only tokens
+    named here are.
 
     Words: the last token of a word is not chosen when the row's generated tokens end with the others. `word_slot` and `word_count` (2 or more)
     i32, `word_tokens` i32 concatenated.

@@ -19,9 +19,10 @@ Id = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     """Sampling of one sequence. Bounds are checked when the frame is decoded; the frontend names the field in its own 400.
 
-    temperature 0 is greedy. top_k 0 is off. `logprobs` is -1 for none, else the number of top alternatives (0: only the chosen token's).
-    `prompt_logprobs` is the same for the tokens of the prompt. Penalties follow OpenAI (presence, frequency: over generated tokens, subtracted) and HF (repetition: over prompt and generated tokens,
-    dividing positive and multiplying negative logits). Logprobs are of the raw distribution, before penalties and temperature.
+    temperature 0 is greedy. top_k 0 is off. `logprobs` is -1 for none, else the number of top alternatives (0: only the chosen token's);
+    `prompt_logprobs` is the same for the tokens of the prompt. Penalties follow OpenAI (presence, frequency: over generated tokens, subtracted) and
+    HF (repetition: over prompt and generated tokens, dividing positive and multiplying negative logits). Logprobs are of the raw distribution,
+    before constraints, penalties and temperature.
     """
 
     temperature: Temperature = 1.0

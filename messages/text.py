@@ -1,5 +1,7 @@
 """Into a frontend from the tokenizer processes: text of running sequences and answers about text."""
 
+from typing import Annotated
+
 import msgspec
 
 from messages.explain import Explained
@@ -36,20 +38,18 @@ class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Started(msgspec.Struct, frozen=True, tag="started"):
-    """The prompt was accepted by the tokenizer: `prompt_tokens` ids. Sent once per Generate, before any delta, naming its first key.
-
-    `ids`: they themselves, if they were asked for."""
+    """The prompt was accepted by the tokenizer: `prompt_tokens` ids. Sent once per Generate, before any delta, naming its first key."""
 
     key: Key
     prompt_tokens: int
-    ids: list[int] = []
 
 
 class TextDelta(msgspec.Struct, frozen=True, omit_defaults=True, tag="delta"):
     """New text of one sequence. concat(text of a key) is its whole output; never holds half a character or text later taken back.
 
     `tokens` is how many generated tokens this delta accounts for (may be 0 or more than 1); `logprobs` has one entry for each of them
-    if logprobs were asked for, `ids` one if ids were. `prompt` has the prompt's logprobs, in the first message of a key that asked for them.
+    if logprobs were asked for, `ids` one if ids were. `prompt` has the prompt's logprobs and `prompt_ids` its token ids, in the first message of a
+    key that asked for them.
     """
 
     key: Key
@@ -58,12 +58,21 @@ class TextDelta(msgspec.Struct, frozen=True, omit_defaults=True, tag="delta"):
     logprobs: list[TokenLogprob] = []
     ids: list[int] = []
     prompt: list[TokenLogprob] = []
+    prompt_ids: list[int] = []
+
+
+class Texts(msgspec.Struct, frozen=True, tag="texts"):
+    """What one step gave for many sequences of one frontend: `texts` and `tokens` are those of a TextDelta of nothing else for each of `keys`."""
+
+    keys: list[Key]
+    texts: list[str]
+    tokens: list[Annotated[int, msgspec.Meta(ge=0)]]
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="ended"):
     """The last message of a key: a finish reason (`stop`, `length`) or a problem, exactly one of them.
 
-    `text`/`tokens`/`logprobs`/`ids`/`prompt` as in TextDelta. `stop_reason` is the stop string or stop token id that matched, None for an end token.
+    The fields that a TextDelta has are as there. `stop_reason` is the stop string or stop token id that matched, None for an end token.
     Totals are of the whole sequence.
     """
 
@@ -75,6 +84,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="
     logprobs: list[TokenLogprob] = []
     ids: list[int] = []
     prompt: list[TokenLogprob] = []
+    prompt_ids: list[int] = []
     stop_reason: str | int | None = None
     completion_tokens: int = 0
     cached_tokens: int = 0
@@ -91,4 +101,4 @@ class Detokenized(msgspec.Struct, frozen=True, tag="detokenized"):
     text: str
 
 
-FromTokenizer = Started | TextDelta | Ended | Tokenized | Detokenized | Explained
+FromTokenizer = Started | Texts | TextDelta | Ended | Tokenized | Detokenized | Explained

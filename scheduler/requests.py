@@ -21,8 +21,9 @@ class Request:
     `slot` is WAITING or the slot it runs in. `score` orders the line (see `scheduler.waiting`), `order` is the order of arrival, `arrived` its
     time. `salt` names the prefixes it may share, None when it shares nothing. `leader` is the first choice of the same prompt, None for the
     first itself. `fitted`: it has been checked against a worker's geometry. `ran`: it had a slot before. `cached`: tokens it did not have to
-    compute when it first got one. `bias`: changes to its logits. `top_scores`: alternatives of the logprobs of its prompt, -1 when none are wanted;
-    those of `scored` positions have been delivered. `hit`: cached tokens last seen while it waited, None before. `passes`: how often others went past it.
+    compute when it first got one. `hit`: cached tokens last seen while it waited, None before. `passes`: how often others went past it.
+    `bias`: changes to its logits. `top_scores`: alternatives of its prompt's logprobs, -1 when none are wanted; those at positions below `scored`
+    have been delivered.
     """
 
     key: int

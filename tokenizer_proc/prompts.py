@@ -22,8 +22,9 @@ class PromptEncoder:
     template: ChatTemplate | None
 
     def encode(self, prompt: Prompt, context: int | None = None, keep: int | None = None) -> list[int]:
-        """Ids of a prompt that leaves room for one more token in `context` (None: any length). Raises RequestError (400). The last `keep` of them, if given.
+        """Ids of a prompt that leaves room for one more token in `context` (None: any length); the last `keep` of them, if given.
 
+        Raises RequestError (400).
         Chat prompts get no special tokens but those the template writes. A text too long for the context by its size is not encoded at all.
         """
         param = param_of(prompt)

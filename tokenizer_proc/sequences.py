@@ -53,6 +53,7 @@ class Sequence:
     silent: bool = False
     scoring: Scoring | None = None
     ids: list[int] = field(default_factory=list)
+    prompt_ids: list[int] = field(default_factory=list)
 
     def take(self, token: int, finish: int, logprob: TokenLogprob | None) -> TextDelta | Ended | None:
         """The next generated token; what the frontend is to hear now, if anything. Tokens whose text is held back are told with later text."""
@@ -74,8 +75,8 @@ class Sequence:
         return TextDelta(self.key, self._said(text), *self._account())
 
     def _prompt_only(self) -> Ended:
-        _, _, _, scores = self._account()
-        return Ended(key=self.key, finish=FINISH_LENGTH, text=self._said(""), prompt=scores, cached_tokens=self.cached)
+        scores, prompt_ids = self._account()[3:]
+        return Ended(key=self.key, finish=FINISH_LENGTH, text=self._said(""), prompt=scores, prompt_ids=prompt_ids, cached_tokens=self.cached)
 
     def _end(self, token: int, finish: int, text: str) -> Ended:
         if self.stops.matched is None:
@@ -87,7 +88,7 @@ class Sequence:
             if self.stops.include and isinstance(reason, str):
                 text += reason
         stopped = finish == FINISH_END_TOKEN or self.stops.matched is not None
-        tokens, logprobs, ids, scores = self._account()
+        tokens, logprobs, ids, scores, prompt_ids = self._account()
         return Ended(
             key=self.key,
             finish=FINISH_STOP if stopped else FINISH_LENGTH,
@@ -96,6 +97,7 @@ class Sequence:
             logprobs=logprobs,
             ids=ids,
             prompt=scores,
+            prompt_ids=prompt_ids,
             stop_reason=reason,
             completion_tokens=self.tokens,
             cached_tokens=self.cached,
@@ -105,10 +107,10 @@ class Sequence:
         text, self.prefix = self.prefix + text, ""
         return text
 
-    def _account(self) -> tuple[int, list[TokenLogprob], list[int], list[TokenLogprob]]:
-        """Tokens, their logprobs and their ids that the message being made accounts for, and the prompt's logprobs."""
-        counted = self.unsaid, self.logprobs, self.ids, [] if self.scoring is None else self.scoring.take()
-        self.unsaid, self.logprobs, self.ids, self.scoring = 0, [], [], None
+    def _account(self) -> tuple[int, list[TokenLogprob], list[int], list[TokenLogprob], list[int]]:
+        """Tokens, their logprobs and their ids that the message being made accounts for, and the prompt's logprobs and ids."""
+        counted = self.unsaid, self.logprobs, self.ids, [] if self.scoring is None else self.scoring.take(), self.prompt_ids
+        self.unsaid, self.logprobs, self.ids, self.scoring, self.prompt_ids = 0, [], [], None, []
         return counted
 
 

@@ -10,7 +10,7 @@ from messages.admit import Abort, Admit
 from messages.cluster import ClusterState
 from messages.explain import Explain, Explained
 from messages.key import Key
-from messages.request import Cancel, Detokenize, FromFrontend, Generate, TokenPrompt, Tokenize
+from messages.request import Cancel, Detokenize, FromFrontend, Generate, Tokenize, TokenPrompt
 from messages.text import Detokenized, Ended, Problem, Started, Tokenized
 from messages.tokens import FINISH_ERROR, FromScheduler, PromptScores, Refused, Tokens
 from tokenizer_proc import problems
@@ -149,9 +149,9 @@ class Service:
             return
         self.counters.requests += 1
         context = self.cluster.context
-        refusal = problems.not_ready() if context is None else self._bad_stop(request) or self._bad_constraints(request)
-        if refusal is not None:
-            self._refuse(request.frontend, keys, refusal)
+        refusal = self._bad_stop(request) or self._bad_constraints(request)
+        if context is None or refusal is not None:
+            self._refuse(request.frontend, keys, problems.not_ready() if context is None else refusal or problems.not_ready())
             return
         preparation = _Preparation(request.frontend, set(keys))
         self._preparing |= dict.fromkeys(keys, preparation)
@@ -232,11 +232,12 @@ class Service:
                 prefix=encoded.echo,
                 min_tokens=request.constraints.min_tokens if request.constraints else 0,
                 with_ids=request.with_ids,
+                prompt_ids=ids if request.with_ids else [],
                 silent=silent,
                 scoring=Scoring(ids, vocabulary.pieces, request.skip_special_tokens) if request.sampling.prompt_logprobs >= 0 else None,
             )
             self.sequences.add(sequence)
-        self.frontends[request.frontend](Started(request.keys[0], len(ids), ids if request.with_ids else []))
+        self.frontends[request.frontend](Started(request.keys[0], len(ids)))
 
     def _cancel(self, keys: Iterable[Key]) -> None:
         running = []

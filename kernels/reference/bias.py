@@ -1,8 +1,8 @@
 """Changes to logits before they are sampled: values added to few tokens, rows that may have few tokens only, words that must not be finished.
 
-Nothing is set, all is added: a logit that is not a number stays so and is found by the sampler. What must not be chosen gets values so low that their
-probability is zero, and not minus infinity, which would pass for a fault. What no logit says (UNNAMED) is lower than what is forbidden (BANNED): where
-everything is, a closed row still has one of its own tokens.
+Nothing is set, all is added: a logit that is not a number stays so and is found by the sampler. What must not be chosen gets a value so low that
+its probability is zero, and not minus infinity, which would pass for a fault. UNNAMED is lower than BANNED: where everything is banned, a closed row
+still has one of its own tokens.
 """
 
 from dataclasses import dataclass
@@ -18,8 +18,11 @@ ANY = -2
 
 @dataclass(frozen=True, kw_only=True)
 class Bias:
-    """int64 but `value`, which is float32. `value` [P] is added to the logit of `token` [P] in batch `row` [P], no pair twice; rows `closed` [C] may have
-    their named tokens only. Word W must not go on with `word_token` [W] in `word_row` [W] when its tokens `recent` [W, K] end with `prefix` [W, K]."""
+    """int64 but `value`, which is float32. `value` [P] is added to the logit of `token` [P] in batch `row` [P], no pair twice.
+
+    Rows `closed` [C] may have their named tokens only. `word_token` [W] must not be chosen in `word_row` [W], whose last tokens are `recent` [W, K],
+    when these are `prefix` [W, K].
+    """
 
     row: Tensor
     token: Tensor

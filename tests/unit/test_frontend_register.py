@@ -120,9 +120,9 @@ async def test_cancelling_keeps_what_has_ended_and_happens_once(bench: Bench) ->
     told = bench.register.find("cmpl-0")
     assert isinstance(told, Card)
     assert [(choice.state, choice.reason) for choice in told.choices] == [("finished", "stop"), ("cancelled", "cancelled")]
-    assert [message.text for _, message in await entry.run.take()] == ["x", ""]
+    assert [event if isinstance(event, str) else event.text for _, event in entry.run.taken()] == ["x", ""]
     with pytest.raises(ApiError) as caught:
-        await entry.run.take()
+        await entry.run.held()
     assert (caught.value.status, caught.value.code) == (499, "cancelled")
 
 

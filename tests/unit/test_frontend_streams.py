@@ -8,11 +8,11 @@ import pytest
 from frontend.cluster import ClusterView
 from frontend.errors import ApiError
 from frontend.metrics import Metrics
-from frontend.streams import Dispatcher, Run
+from frontend.streams import ContractError, Dispatcher, Event, Run
 from messages.cluster import READY, ClusterState, ProcessState
 from messages.request import Cancel, Generate, TextPrompt
 from messages.sampling import SamplingParams, StopRules
-from messages.text import Ended, Problem, Started, TextDelta
+from messages.text import Ended, Problem, Started, TextDelta, Texts
 
 
 class FakeOutbox:
@@ -57,6 +57,10 @@ class Bench:
         return self.metrics.registry.get_sample_value(f"pagewire_{name}", {"model_name": "m", **labels}) or 0.0
 
 
+def text_of(event: str | TextDelta | Ended) -> str:
+    return event if isinstance(event, str) else event.text
+
+
 @pytest.fixture
 async def bench() -> Bench:
     return Bench()
@@ -70,8 +74,8 @@ async def test_events_reach_their_run_in_order(bench: Bench) -> None:
     bench.dispatcher.receive(TextDelta(a, "x", 1))
     bench.dispatcher.receive(TextDelta(b, "y", 1))
     bench.dispatcher.receive(Ended(key=a, finish="stop", text="z", tokens=1, completion_tokens=2))
-    assert [(index, message.text) for index, message in await first.take()] == [(0, "x"), (0, "z")]
-    assert [message.text for _, message in await second.take()] == ["y"]
+    assert [(index, text_of(event)) for index, event in first.taken()] == [(0, "x"), (0, "z")]
+    assert [text_of(event) for _, event in second.taken()] == ["y"]
     assert first.done
     assert not second.done
     assert (first.prompt_tokens, first.completion_tokens) == (5, 2)
@@ -83,7 +87,7 @@ async def test_indexes_count_over_prompts_and_choices(bench: Bench) -> None:
     bench.dispatcher.receive(Started(keys[2], 4))
     for key in reversed(keys):
         bench.dispatcher.receive(Ended(key=key, finish="length", tokens=1, completion_tokens=1))
-    assert [index for index, _ in await run.take()] == [3, 2, 1, 0]
+    assert [index for index, _ in await run.everything()] == [3, 2, 1, 0]
     assert (run.prompt_tokens, run.completion_tokens) == (7, 4)
     assert len(bench.dispatcher) == 0
 
@@ -117,10 +121,11 @@ async def test_events_before_a_problem_are_delivered_first(bench: Bench) -> None
     bench.dispatcher.receive(Started(key, 3))
     bench.dispatcher.receive(TextDelta(key, "x", 1))
     bench.dispatcher.receive(Ended(key=key, problem=Problem(status=500, code="non_finite", message="no")))
-    assert [message.text for _, message in await run.take()] == ["x"]
+    assert await run.held()
+    assert [text_of(event) for _, event in run.taken()] == ["x"]
     assert not run.done
     with pytest.raises(ApiError, match="no"):
-        await run.take()
+        await run.held()
 
 
 async def test_closing_cancels_once_and_counts_an_abort(bench: Bench) -> None:
@@ -151,7 +156,7 @@ async def test_another_incarnation_of_the_tokenizer_fails_its_requests(bench: Be
     bench.hear(2)
     bench.dispatcher.fail_lost()
     with pytest.raises(ApiError) as caught:
-        await run.take()
+        await run.held()
     assert caught.value.status == 503
     assert bench.outbox.cancelled() == [key]
 
@@ -183,6 +188,68 @@ async def test_metrics_add_up(bench: Bench) -> None:
     assert bench.number("request_generation_tokens_sum") == 7
     assert bench.number("e2e_request_latency_seconds_count") == 2
     assert bench.number("request_prompt_tokens_count") == 1
+
+
+async def test_texts_of_a_step_reach_all_their_runs_and_count_like_deltas(bench: Bench) -> None:
+    first, (a,) = bench.run()
+    second, (b,) = bench.run()
+    for key in (a, b):
+        bench.dispatcher.receive(Started(key, 5))
+    bench.dispatcher.receive(Texts([a, 99, b], ["x", "nobody's", ""], [1, 1, 2]))
+    bench.dispatcher.receive(Texts([b, a, a], ["y", "z", "!"], [1, 3, 1]))
+    assert first.taken() == [(0, "x"), (0, "z"), (0, "!")]
+    assert second.taken() == [(0, "y")]
+    assert bench.number("generation_tokens_total") == 8
+    assert bench.number("time_to_first_token_seconds_count") == 2
+    assert bench.number("inter_token_latency_seconds_count") == 5
+
+
+async def test_a_writer_is_called_once_a_turn_and_the_task_only_when_it_must_be(bench: Bench) -> None:
+    run, (key,) = bench.run()
+    bench.dispatcher.receive(Started(key, 5))
+    written: list[list[Event]] = []
+    free = True
+
+    def writer() -> bool:
+        if free:
+            written.append(run.taken())
+        return free
+
+    run.writer = writer
+    waiting = asyncio.create_task(run.held())
+    await turns()
+    for text in "abc":
+        bench.dispatcher.receive(Texts([key], [text], [1]))
+    await turns()
+    assert (written, waiting.done()) == ([[(0, "a"), (0, "b"), (0, "c")]], False)
+    free = False
+    bench.dispatcher.receive(Texts([key], ["d"], [1]))
+    await turns()
+    assert waiting.done()
+    assert await waiting
+    assert run.taken() == [(0, "d")]
+    free = True
+    over = asyncio.create_task(run.held())
+    await turns()
+    bench.dispatcher.receive(Texts([key], ["e"], [1]))
+    bench.dispatcher.receive(Ended(key=key, finish="stop", completion_tokens=5))
+    assert not await asyncio.wait_for(over, 5)
+    assert [[text_of(event) for _, event in events] for events in written[1:]] == [["e", ""]]
+
+
+async def test_texts_of_unequal_length_are_refused_whole(bench: Bench) -> None:
+    run, (key,) = bench.run()
+    bench.dispatcher.receive(Started(key, 5))
+    with pytest.raises(ContractError):
+        bench.dispatcher.receive(Texts([key, key], ["a", "b"], [1]))
+    assert run.taken() == []
+    assert bench.number("generation_tokens_total") == 0
+
+
+async def turns() -> None:
+    """A few turns of the loop."""
+    for _ in range(5):
+        await asyncio.sleep(0)
 
 
 async def test_keys_are_never_repeated(bench: Bench) -> None:

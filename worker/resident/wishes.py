@@ -16,8 +16,8 @@ FACTORS = ("repetition_penalty", "presence_penalty", "frequency_penalty")
 class Wishes:
     """`filtered`: some row has top-k, top-p or min-p. `penal`: batch rows with penalties. Rows of `logprob_rows` want `logprob_counts` alternatives.
 
-    `columns` go to the device when rows are sampled apart from the graph: rows with penalties, their slots, their factors [3, N]. So do those of `bias`
-    (`worker.bias.Biased.columns`), in which rows with words are.
+    `columns` go to the device when rows are sampled apart from the graph: rows with penalties, their slots, their factors [3, N]. So do those
+    of `bias` (see `worker.bias.Biased.columns`).
     """
 
     filtered: bool

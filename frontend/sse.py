@@ -1,0 +1,127 @@
+"""One server-sent event stream: each event is encoded once, and what arrives in one turn of the loop goes out in one write.
+
+While the client keeps up, events are written as they arrive and the request's task sleeps to its end. When the client falls behind, they wait
+in the `Run` until what was written before has been sent, and then go out as one event per choice.
+"""
+
+import asyncio
+from collections.abc import Iterable
+
+import msgspec
+from aiohttp import web
+
+from frontend.answers import Answer, Piece, usage
+from frontend.errors import ApiError
+from frontend.register import Entry
+from frontend.streams import Event
+
+STREAM_HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+OPENING_GRACE_SECONDS = 0.25
+"""How long an accepted stream waits for its first token before its headers go out: a refusal of the scheduler still gets its HTTP status."""
+_DONE = b"data: [DONE]\n\n"
+_MARK = "\ue000"
+
+
+class EventStream:
+    """The answer to one request with `choices` sequences. The parts of its chunks that never change are encoded once."""
+
+    def __init__(self, model: str, http: web.Request, entry: Entry, shapes: Answer, choices: int, with_usage: bool) -> None:
+        self._http = http
+        self._run = entry.run
+        self._shapes = shapes
+        self._choices = choices
+        self._with_usage = with_usage
+        head = {"id": entry.id, "object": shapes.chunk_object, "created": entry.created, "model": model}
+        self._head = b"data: " + msgspec.json.encode(head)[:-1] + b',"choices":['
+        self._tail = b'],"usage":null}\n\n' if with_usage else b"]}\n\n"
+        self._encode = msgspec.json.Encoder().encode
+        self._around = [self._frame(index) for index in range(choices)]
+
+    async def send(self) -> web.StreamResponse:
+        """To the end of the request. Raises ApiError when it is refused before anything was sent."""
+        await self._run.opened(OPENING_GRACE_SECONDS)
+        response = web.StreamResponse(headers=STREAM_HEADERS)
+        writer, transport = await response.prepare(self._http), self._http.transport
+        if writer is None or transport is None:
+            raise ConnectionResetError("the client has gone")
+        output = _Output(transport, response.headers.get("Transfer-Encoding") == "chunked")
+        openings = [self._shapes.opening(index) for index in range(self._choices)]
+        output.write(b"".join(self._event(choice) for choice in openings if choice is not None))
+        self._output, self._run.writer = output, self._write
+        try:
+            self._write()
+            while await self._run.held():
+                await writer.drain()
+                output.write(b"".join(self._event(self._shapes.chunk(index, piece)) for index, piece in _merged(self._run.taken())))
+            last = self._last()
+        except ApiError as error:
+            last = b"data: " + error.body() + b"\n\n" + _DONE
+        await response.write_eof(last)
+        output.close()
+        return response
+
+    def _write(self) -> bool:
+        """Write what has arrived. False when the client has not read what was written before: then nothing is."""
+        if self._output.congested:
+            return False
+        encode, around = self._encode, self._around
+        parts: list[bytes] = []
+        for index, event in self._run.taken():
+            if isinstance(event, str):
+                before, after = around[index]
+                parts += (before, encode(event), after)
+            else:
+                parts.append(self._event(self._shapes.chunk(index, Piece.of(event))))
+        self._output.write(b"".join(parts))
+        return True
+
+    def _frame(self, index: int) -> tuple[bytes, bytes]:
+        """What stands before and after the text in a chunk of nothing else."""
+        before, _, after = self._event(self._shapes.chunk(index, Piece(_MARK, []))).rpartition(self._encode(_MARK))
+        return before, after
+
+    def _event(self, choice: msgspec.Struct) -> bytes:
+        return self._head + self._encode(choice) + self._tail
+
+    def _last(self) -> bytes:
+        if not self._with_usage:
+            return _DONE
+        return self._head + b'],"usage":' + self._encode(usage(self._run)) + b"}\n\n" + _DONE
+
+
+class _Output:
+    """Writing to a connection at once, past the response, whose writing is a coroutine. Its writer's `drain` waits until all was sent."""
+
+    def __init__(self, transport: asyncio.Transport, chunked: bool) -> None:
+        self._transport = transport
+        self._chunked = chunked
+        transport.set_write_buffer_limits(high=0)
+
+    @property
+    def congested(self) -> bool:
+        """The client has not read what was written before."""
+        return self._transport.get_write_buffer_size() > 0
+
+    def write(self, data: bytes) -> None:
+        """Nothing happens when there is no data or the connection is lost: the request is about to be cancelled then."""
+        if data and not self._transport.is_closing():
+            self._transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
+
+    def close(self) -> None:
+        """The connection may serve another request."""
+        if not self._transport.is_closing():
+            self._transport.set_write_buffer_limits()
+
+
+def _merged(events: Iterable[Event]) -> list[tuple[int, Piece]]:
+    """One piece per choice: a slow reader gets fewer, longer chunks."""
+    texts: dict[int, list[str]] = {}
+    pieces: dict[int, Piece] = {}
+    for index, event in events:
+        piece = pieces.setdefault(index, Piece("", []))
+        if not isinstance(event, str):
+            piece.extend(event)
+        texts.setdefault(index, []).append(event if isinstance(event, str) else event.text)
+    for index, piece in pieces.items():
+        piece.text = "".join(texts[index])
+    return list(pieces.items())
