@@ -14,6 +14,8 @@ MAX_CHOICES = 64
 MAX_STOP_STRINGS = 16
 MAX_BAD_WORDS = 128
 DEFAULT_COMPLETION_TOKENS = 16
+OPENAI_DEFAULTS: dict[str, float] = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
+DEFAULTED = tuple(OPENAI_DEFAULTS)
 
 StopString = Annotated[str, msgspec.Meta(min_length=1)]
 Stop = StopString | Annotated[list[StopString], msgspec.Meta(max_length=MAX_STOP_STRINGS)]
@@ -34,7 +36,7 @@ class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class GenerationRequest(msgspec.Struct, kw_only=True):
-    """What chat and completions share. Defaults are OpenAI's; nothing is taken from a model's generation_config.
+    """What chat and completions share. Defaults are OpenAI's, but those of the fields in DEFAULTED may be the model's.
 
     `seed` is 0 to 2**63 - 1: what a sampler is seeded with has 63 bits, and two seeds must never be one. `stream_options` needs `stream`.
     `truncate_prompt_tokens` -1 keeps as much of the prompt's end as leaves room for the answer.
@@ -43,10 +45,10 @@ class GenerationRequest(msgspec.Struct, kw_only=True):
     model: str | None = None
     stream: bool = False
     stream_options: StreamOptions | None = None
-    temperature: Temperature = 1.0
-    top_p: Annotated[float, msgspec.Meta(gt=0.0, le=1.0)] = 1.0
-    top_k: TopK = 0
-    min_p: Probability = 0.0
+    temperature: Temperature | None = None
+    top_p: Annotated[float, msgspec.Meta(gt=0.0, le=1.0)] | None = None
+    top_k: TopK | None = None
+    min_p: Probability | None = None
     seed: Seed | None = None
     max_tokens: TokenLimit | None = None
     stop: Stop = msgspec.field(default_factory=list)
@@ -59,7 +61,7 @@ class GenerationRequest(msgspec.Struct, kw_only=True):
     bad_words: Annotated[list[StopString], msgspec.Meta(max_length=MAX_BAD_WORDS)] = []
     presence_penalty: Penalty = 0.0
     frequency_penalty: Penalty = 0.0
-    repetition_penalty: Annotated[float, msgspec.Meta(gt=0.0, le=100.0)] = 1.0
+    repetition_penalty: Annotated[float, msgspec.Meta(gt=0.0, le=100.0)] | None = None
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
     priority: Annotated[int, msgspec.Meta(ge=-100, le=100)] = 0
@@ -101,16 +103,21 @@ class GenerationRequest(msgspec.Struct, kw_only=True):
             return None
         return Constraints(bias=bias, allowed=self.allowed_token_ids or [], min_tokens=self.min_tokens, bad_words=self.bad_words)
 
-    def sampling(self, logprobs: int, prompt_logprobs: int = -1) -> SamplingParams:
-        """`logprobs` as in SamplingParams: -1 for none, else the number of alternatives; at least so many `prompt_logprobs` as well."""
+    def sampling(self, defaults: dict[str, float], logprobs: int, prompt_logprobs: int = -1) -> SamplingParams:
+        """`logprobs` as in SamplingParams: -1 for none, else the number of alternatives; at least so many `prompt_logprobs` as well.
+
+        `defaults` by field, where the model has its own.
+        """
+        chosen = {name: value for name in DEFAULTED if (value := getattr(self, name)) is not None}
+        values = OPENAI_DEFAULTS | defaults | chosen
         return SamplingParams(
-            temperature=self.temperature,
-            top_p=self.top_p,
-            top_k=max(self.top_k, 0),
-            min_p=self.min_p,
+            temperature=values["temperature"],
+            top_p=values["top_p"],
+            top_k=max(int(values["top_k"]), 0),
+            min_p=values["min_p"],
             presence_penalty=self.presence_penalty,
             frequency_penalty=self.frequency_penalty,
-            repetition_penalty=self.repetition_penalty,
+            repetition_penalty=values["repetition_penalty"],
             logprobs=logprobs,
             prompt_logprobs=max(prompt_logprobs, -1 if self.prompt_logprobs is None else self.prompt_logprobs),
         )

@@ -50,6 +50,7 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
     record: str | None = None
     record_tokens: bool = False
     chat_template: str | None = None
+    generation_config: bool = True
     dummy_weights: bool = False
     tokenizers: int = 1
     frontends: int = 1
@@ -84,7 +85,16 @@ def cluster_specs(options: ClusterOptions, run_dir: str) -> list[ProcessSpec]:
         )
         for name in frontends
     ]
-    text = [TokenizerArgs(**common(name), model=options.model_path, frontends=frontends, chat_template=options.chat_template) for name in tokenizers]
+    text = [
+        TokenizerArgs(
+            **common(name),
+            model=options.model_path,
+            frontends=frontends,
+            chat_template=options.chat_template,
+            generation_config=options.generation_config,
+        )
+        for name in tokenizers
+    ]
     scheduler = SchedulerArgs(
         **common("scheduler"),
         tokenizers=tokenizers,

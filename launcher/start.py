@@ -77,6 +77,7 @@ def options_from(args: argparse.Namespace) -> ClusterOptions:
         record=record,
         record_tokens=args.record_tokens,
         chat_template=str(Path(template).resolve()) if template is not None else None,
+        generation_config=args.generation_config == "on",
         dummy_weights=args.dummy_weights,
         tokenizers=args.tokenizers,
         frontends=args.frontends,

@@ -61,6 +61,11 @@ async def stream(cluster: Cluster, path: str, **body: Any) -> list[dict[str, Any
     return [strict(line[6:].decode()) for line in lines[:-1]]
 
 
+def preemptions(cluster: Cluster) -> float:
+    """How often rows have been preempted."""
+    return next(process.counters["preemptions"] for process in cluster.state().processes if process.name == "scheduler")
+
+
 def by_index(events: list[dict[str, Any]]) -> dict[int, str]:
     """The texts of a completion's stream, put together by choice."""
     found: dict[int, str] = {}

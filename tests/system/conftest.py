@@ -24,3 +24,11 @@ def dice(models: Path) -> Iterator[Cluster]:
 def spm(models: Path) -> Iterator[Cluster]:
     with running_cluster(models / "chain-spm", "--threads", "1") as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def tiny(models: Path) -> Iterator[Cluster]:
+    """dice-byte with a pool so small that a few requests at once are preempted."""
+    options = ["--kv-tokens", "112", "--block-size", "4", "--max-context", "112", "--chunk-tokens", "16", "--log-level", "debug"]
+    with running_cluster(models / "dice-byte", "--threads", "1", *options) as running:
+        yield running

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.asking import ask, by_index, complete, stream, text, texts
+from tests.support.asking import ask, by_index, complete, edited, preemptions, stream, text, texts
 from tests.support.cluster import Cluster, running_cluster
 
 LOGPROBS = {"a": -0.916, "b": -1.204, "c": -1.609, "d": -2.303}
@@ -83,16 +83,15 @@ async def test_c17_scoring_long_prompts(dice: Cluster) -> None:
         scored(choice["logprobs"], wanted[:length])
 
 
-async def test_c17_scoring_survives_preemption(models: Path) -> None:
+async def test_c17_scoring_survives_preemption(tiny: Cluster) -> None:
     """Rows that are preempted in the middle of their prompt or behind it miss no position and have none twice."""
-    prompts = [[BOS, *(A + (number * turn + turn) % 4 for number in range(90))] for turn in range(8)]
-    with running_cluster(models / "dice-byte", "--threads", "1", "--kv-tokens", "256", "--chunk-tokens", "16", "--log-level", "debug") as cluster:
-        options: dict[str, Any] = {"echo": True, "logprobs": 1, "temperature": 0, "max_tokens": 100, "ignore_eos": True}
-        answers = await asyncio.gather(*(complete(cluster, prompt=ids, **options) for ids in prompts))
-        preemptions = next(process.counters["preemptions"] for process in cluster.state().processes if process.name == "scheduler")
-    assert preemptions > 0
+    prompts = [[BOS, *(A + (number * turn + turn) % 4 for number in range(40))] for turn in range(6)]
+    before = preemptions(tiny)
+    options: dict[str, Any] = {"echo": True, "logprobs": 1, "temperature": 0, "max_tokens": 40, "ignore_eos": True}
+    answers = await asyncio.gather(*(complete(tiny, prompt=ids, **options) for ids in prompts))
+    assert preemptions(tiny) > before
     for ids, answer in zip(prompts, answers, strict=True):
-        wanted = [None, *(list(LOGPROBS.values())[token - A] for token in ids[1:]), *[LOGPROBS["a"]] * 100]
+        wanted = [None, *(list(LOGPROBS.values())[token - A] for token in ids[1:]), *[LOGPROBS["a"]] * 40]
         scored(answer["choices"][0]["logprobs"], wanted)
 
 
@@ -126,31 +125,48 @@ async def test_c20_top_k_below_its_range(dice: Cluster) -> None:
     assert (status, answer["error"]["param"]) == (400, "top_k")
 
 
-PENALISED: list[tuple[dict[str, Any], str]] = [
-    ({"prompt": "aaaa", "presence_penalty": 2, "max_tokens": 6}, "abcdaa"),
-    ({"prompt": "aaaa", "frequency_penalty": 2, "max_tokens": 8}, "abcdabcd"),
-    ({"prompt": "a", "repetition_penalty": 2, "max_tokens": 6}, "bcaaaa"),
-    ({"prompt": "x", "repetition_penalty": 2, "max_tokens": 6}, "abcaaa"),
+async def test_c20_defaults_from_generation_config(models: Path, tmp_path: Path) -> None:
+    """They count where a request says nothing, and the log says so at the start."""
+    folder = edited(models, "dice-byte", tmp_path, generation_config={"do_sample": True, "temperature": 0.7, "top_k": 0, "repetition_penalty": 1.0})
+    with running_cluster(folder, "--threads", "1") as cluster:
+        assert "temperature 0.7, top_k 0" in cluster.log()
+        draw: dict[str, Any] = {"prompt": "A", "max_tokens": 40, "ignore_eos": True, "seed": 20}
+        default, named = await texts(cluster, draw | {"n": 1}, draw | {"temperature": 0.7})
+        assert default == named
+        answer = await complete(cluster, **draw | {"n": 10})
+        counts = Counter("".join(choice["text"] for choice in answer["choices"]))
+        assert {token: count / 400 for token, count in counts.items()} == pytest.approx({"a": 0.46, "b": 0.31, "c": 0.17, "d": 0.06}, abs=0.08)
+        assert await text(cluster, **draw, temperature=1) != default
+        assert await text(cluster, **draw, temperature=0) == "a" * 40
+
+
+PENALISED: list[tuple[dict[str, Any], str, str]] = [
+    ({"prompt": "aaaa", "presence_penalty": 2}, "abcd", "a"),
+    ({"prompt": "aaaa", "frequency_penalty": 2}, "", "abcd"),
+    ({"prompt": "a", "repetition_penalty": 2}, "bc", "a"),
+    ({"prompt": "x", "repetition_penalty": 2}, "abc", "a"),
 ]
+"""What is said: some letters, then others again and again."""
 
 
-async def penalised(cluster: Cluster) -> None:
-    plain = {"prompt": "aaaa", "max_tokens": 8}
-    found = await texts(cluster, *(GREEDY | body for body in [plain, *(body for body, _ in PENALISED), plain]))
-    assert found == ["a" * 8, *(wanted for _, wanted in PENALISED), "a" * 8]
+async def penalised(cluster: Cluster, tokens: int) -> None:
+    """All at once, unpenalised requests first and last."""
+    plain = ({"prompt": "aaaa"}, "", "a")
+    rows = [plain, *PENALISED, plain]
+    found = await texts(cluster, *(GREEDY | body | {"max_tokens": tokens} for body, _, _ in rows))
+    assert found == [(head + tail * tokens)[:tokens] for _, head, tail in rows]
 
 
 async def test_c22_what_penalties_count(dice: Cluster) -> None:
-    for body, wanted in PENALISED:
-        assert await text(dice, **GREEDY, **body) == wanted
-    await penalised(dice)
+    for body, head, tail in PENALISED:
+        assert await text(dice, **GREEDY, **body, max_tokens=8) == (head + tail * 8)[:8]
+    await penalised(dice, 8)
 
 
-async def test_c22_penalties_of_preempted_rows(models: Path) -> None:
-    with running_cluster(models / "dice-byte", "--threads", "1", "--kv-tokens", "16", "--block-size", "1", "--log-level", "debug") as cluster:
-        await penalised(cluster)
-        preemptions = next(process.counters["preemptions"] for process in cluster.state().processes if process.name == "scheduler")
-    assert preemptions > 0
+async def test_c22_penalties_of_preempted_rows(tiny: Cluster) -> None:
+    before = preemptions(tiny)
+    await asyncio.gather(*(penalised(tiny, 30) for _ in range(2)))
+    assert preemptions(tiny) > before
 
 
 async def test_c24_lists_of_prompts(chain: Cluster) -> None:

@@ -44,8 +44,8 @@ CLI = {
     ),
     "chat": SAMPLING,
     "cluster start": (
-        "--block-size --chat-template --chunk-tokens --detach --device --dtype --dummy-weights --frontends --gpu-memory-utilization --hang-timeout "
-        "--host --kv-tokens --log-level --max-context --max-queue --max-queue-tokens --max-slots --max-step-tokens --model --port "
+        "--block-size --chat-template --chunk-tokens --detach --device --dtype --dummy-weights --frontends --generation-config "
+        "--gpu-memory-utilization --hang-timeout --host --kv-tokens --log-level --max-context --max-queue --max-queue-tokens --max-slots --max-step-tokens --model --port "
         "--prefix-cache --record --record-tokens --run-ahead --served-model-name --startup-timeout --target-itl --threads --tokenizers"
     ),
     "cluster status": "--json --port",

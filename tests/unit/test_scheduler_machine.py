@@ -38,7 +38,9 @@ SPACES = [("", ""), ("", "pepper"), ("acme", ""), ("acme", "pepper")]
 """Tenants and salts: cache namespaces that must never meet."""
 OPENINGS = [prompt_of(CONTEXT, opening) for opening in range(3)]
 DRAINED = Problem(status=503, code="shutting_down", message="the server is shutting down")
-MUST_HAPPEN = ("preemptions", "evicted_blocks", "copied_blocks", "prefix_hits", "swaps", "seen", "restarts", "failed_steps", "429", "idle", "scored", "biased")
+MUST_HAPPEN = (
+    "preemptions", "evicted_blocks", "copied_blocks", "prefix_hits", "swaps", "seen", "restarts", "failed_steps", "429", "idle", "scored", "biased",
+)  # fmt: skip
 
 TOKENIZERS = ["tokenizer0", "tokenizer1"]
 DICE = st.integers(0, 2**24 - 1)

@@ -1,7 +1,6 @@
 """Changes to logits and logprobs of prompts in the engine for CPU, on a model whose distribution is known: a, b, c, d = 0.4, 0.3, 0.2, 0.1."""
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,8 +24,8 @@ ROW = Row(slot=1, prompt=[5, 6], blocks=[0, 1])
 
 
 @pytest.fixture(scope="module")
-def dice(models: Path) -> Iterator[Engine]:
-    yield make_engine(models / "dice-byte")
+def dice(models: Path) -> Engine:
+    return make_engine(models / "dice-byte")
 
 
 def drawn(engine: Engine, row: Row, count: int = 6, start: StepPlan | None = None) -> list[int]:
