@@ -14,6 +14,7 @@ from frontend.register import Register
 from frontend.streams import Dispatcher
 
 BODY_SECONDS = 60.0
+LONG_BODY_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -44,4 +45,6 @@ async def read_body(request: web.Request, limit: int) -> bytes:
         raise ApiError(408, "timeout", f"The request body did not arrive within {BODY_SECONDS:.0f} s.") from error
     except web.RequestPayloadError as error:
         raise invalid("The request body is not valid HTTP.", code="invalid_http") from error
+    if len(body) > LONG_BODY_BYTES:
+        await asyncio.sleep(0)  # everybody's streams have waited for the copy, and are about to wait for the decoding
     return body if encoding == IDENTITY else await asyncio.to_thread(inflate, body, encoding, limit)

@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 
 from frontend.cluster import ClusterView
 from frontend.histogram import TokenHistogram
+from frontend.shared_metrics import MARK, Sum
 
 PREFIX = "pagewire_"
 FINISH_REASONS = ("stop", "length", "abort", "error")
@@ -26,9 +27,9 @@ _TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000,
 
 
 class Metrics:
-    """All numbers of one frontend in a registry of its own."""
+    """All numbers of one frontend in `registry`. A scrape has those of the others on its port added, and the cluster's. `name` is its own."""
 
-    def __init__(self, model_name: str, view: ClusterView) -> None:
+    def __init__(self, model_name: str, view: ClusterView, name: str = "") -> None:
         self.registry = CollectorRegistry(auto_describe=False)
         self._model = model_name
         self.received = self._counter("requests_received", "Requests to the generating endpoints.")
@@ -46,7 +47,9 @@ class Metrics:
         self._refused = Counter(PREFIX + "requests_refused", "Requests answered with an error.", ["model_name", "status"], registry=self.registry)
         self._live = Gauge(PREFIX + "frontend_live_sequences", "Sequences this frontend waits for.", ["model_name"], registry=self.registry)
         self.live = self._live.labels(model_name)
-        self.registry.register(ClusterCollector(model_name, view))
+        self._scraped = CollectorRegistry(auto_describe=False)
+        self._scraped.register(Sum(self.registry, lambda: [process.counters for process in view.processes if process.name != name]))
+        self._scraped.register(ClusterCollector(model_name, view))
 
     def finished(self, reason: str) -> None:
         self._finished_by.get(reason, self._finished_by["error"]).inc()
@@ -56,7 +59,7 @@ class Metrics:
 
     def render(self) -> bytes:
         """The text exposition format."""
-        return generate_latest(self.registry)
+        return generate_latest(self._scraped)
 
     def _counter(self, name: str, help_text: str) -> Counter:
         return Counter(PREFIX + name, help_text, ["model_name"], registry=self.registry).labels(self._model)
@@ -123,4 +126,6 @@ def kv_usage(gauges: dict[str, float]) -> float:
 
 def _add(family: Any, process: str, numbers: dict[str, float]) -> None:
     for name, value in numbers.items():
+        if name.startswith(MARK):
+            continue
         family.add_metric([process, name], value)

@@ -13,6 +13,7 @@ from frontend.core import Core
 from frontend.metrics import Metrics
 from frontend.protocol import Connection
 from frontend.service import make_app
+from frontend.shared_metrics import report
 from frontend.streams import ContractError, Dispatcher
 from messages.cluster import READY, STOPPING, ClusterState
 from messages.text import FromTokenizer, Problem
@@ -28,6 +29,7 @@ GOODBYE_SECONDS = 1.0
 LAST_WORDS_SECONDS = 0.5
 KEEP_ALIVE_SECONDS = 75.0
 MAX_HEADER_BYTES = 16 << 10
+BACKLOG = 1024
 _CONNECTION: dict[str, Any] = {
     "access_log": None,
     "auto_decompress": False,  # frontend.compression does it, with answers of its own
@@ -48,7 +50,7 @@ class Server:
         self._cluster: Subscription[ClusterState] = Subscription(self._context, args.run_dir, CLUSTER_FEED, ClusterState)
         self._outboxes = {name: Outbox(self._context, args.run_dir, name, linger_ms=200) for name in args.tokenizers}
         view = ClusterView(args.tokenizers)
-        metrics = Metrics(args.model_name, view)
+        metrics = Metrics(args.model_name, view, args.name)
         self._core = Core(args, view, metrics, Dispatcher(args.name, dict(self._outboxes), view, metrics))
         self._reporter = Reporter(args)
 
@@ -76,7 +78,8 @@ class Server:
         loop, server = asyncio.get_running_loop(), runner.server
         if server is None:
             raise RuntimeError("the runner has not been set up")
-        listener = await loop.create_server(lambda: Connection(server, loop=loop, **_CONNECTION), self._args.host, self._args.port, backlog=128)
+        where: dict[str, Any] = {"host": self._args.host, "port": self._args.port, "backlog": BACKLOG, "reuse_port": self._args.share_port or None}
+        listener: asyncio.Server = await loop.create_server(lambda: Connection(server, loop=loop, **_CONNECTION), **where)
         self._announce(listener.sockets[0].getsockname()[1])
         return listener
 
@@ -103,7 +106,10 @@ class Server:
             self._core.view.update(state)
             self._core.dispatcher.fail_lost()
         dropped = sum(outbox.dropped for outbox in self._outboxes.values())
-        self._reporter.numbers({"live": float(len(self._core.dispatcher))}, {"bad_frames": self._inbox.bad_frames, "dropped_sends": dropped})
+        counters = {"bad_frames": float(self._inbox.bad_frames), "dropped_sends": float(dropped)}
+        if self._args.share_port:
+            counters |= report(self._core.metrics.registry)
+        self._reporter.numbers({"live": float(len(self._core.dispatcher))}, counters)
 
     async def _drain(self) -> None:
         """Let live requests end, then end them; new ones on open connections are refused."""

@@ -56,6 +56,8 @@ class EventStream:
             last = self._last()
         except ApiError as error:
             last = b"data: " + error.body() + b"\n\n" + _DONE
+        finally:
+            self._run.writer = None
         await response.write_eof(last)
         output.close()
         return response

@@ -1,7 +1,7 @@
 """Matrix products of one row in Triton with the norm, the activation or the residual folded in.
 
 These are bound by reading the weights. A program takes a few whole rows of the weight and asks for all of them before it waits for the kernel
-that makes its input, so with dependent launch the weights are on their way while that one still runs.
+that makes its input, so with dependent launch the weights are on their way while that one still runs. Twin of kernels.reference.gemv.
 """
 
 from typing import Any, NamedTuple
@@ -71,7 +71,7 @@ def _dot(x: tl.tensor, gamma: tl.tensor, tiles: tl.tensor, PIECES: tl.constexpr,
 
 
 @triton.jit
-def _scale(x: tl.tensor, eps: tl.tensor, K: tl.constexpr, PIECES: tl.constexpr) -> Any:
+def _inverse(x: tl.tensor, eps: tl.tensor, K: tl.constexpr, PIECES: tl.constexpr) -> Any:
     """1 / sqrt(mean(x^2) + eps)."""
     square = x[0] * x[0]
     for piece in tl.static_range(1, PIECES):
@@ -81,9 +81,9 @@ def _scale(x: tl.tensor, eps: tl.tensor, K: tl.constexpr, PIECES: tl.constexpr) 
 
 @triton.jit
 def _gemv(
-    x_ptr: tl.tensor, norm_ptr: tl.tensor, w_ptr: tl.tensor, bias_ptr: tl.tensor, out_ptr: tl.tensor, eps: tl.tensor,
+    x_ptr: tl.tensor, norm_ptr: tl.tensor, w_ptr: tl.tensor, scale_ptr: tl.tensor, bias_ptr: tl.tensor, out_ptr: tl.tensor, eps: tl.tensor,
     N: tl.constexpr, K: tl.constexpr, ROWS: tl.constexpr, BN: tl.constexpr, PIECE: tl.constexpr, PIECES: tl.constexpr,
-    NORM: tl.constexpr, GATED: tl.constexpr, ADD: tl.constexpr, BIAS: tl.constexpr, PDL: tl.constexpr,
+    NORM: tl.constexpr, GATED: tl.constexpr, SCALED: tl.constexpr, ADD: tl.constexpr, BIAS: tl.constexpr, PDL: tl.constexpr,
 ) -> None:  # fmt: skip
     """out [ROWS, N] of x [ROWS, K] and the weight [N, K], or [2N, K] when GATED."""
     trigger(PDL)
@@ -94,18 +94,18 @@ def _gemv(
     if GATED:
         up_tiles = _weights(w_ptr + N * K, row, N, K, PIECE, PIECES, EVEN)
     gamma = _row(norm_ptr, K, PIECE, PIECES) if NORM else _none()
+    scale = tl.load(scale_ptr + row, mask=inside, other=0.0) if SCALED else tl.full([BN], 1.0, tl.float32)
+    up_scale = tl.load(scale_ptr + N + row, mask=inside, other=0.0) if SCALED and GATED else scale
     bias = tl.load(bias_ptr + row, mask=inside, other=0.0).to(tl.float32) if BIAS else tl.zeros([BN], tl.float32)
     wait(PDL)
     for r in tl.static_range(ROWS):
         target = out_ptr + r * N + row
         start = tl.load(target, mask=inside, other=0.0).to(tl.float32) if ADD else tl.zeros([BN], tl.float32)
         x = _row(x_ptr + r * K, K, PIECE, PIECES)
-        y = _dot(x, gamma, tiles, PIECES, NORM)
-        if NORM:
-            scale = _scale(x, eps, K, PIECES)
-            y = y * scale
+        inverse = _inverse(x, eps, K, PIECES) if NORM else 1.0
+        y = _dot(x, gamma, tiles, PIECES, NORM) * inverse * scale
         if GATED:
-            y = silu(y) * _dot(x, gamma, up_tiles, PIECES, NORM) * scale
+            y = silu(y) * _dot(x, gamma, up_tiles, PIECES, NORM) * inverse * up_scale
         tl.store(target, (y + bias + start).to(out_ptr.dtype.element_ty), mask=inside)
 
 
@@ -131,17 +131,18 @@ def settings_for(count: int, rows: int, columns: int, gated: bool) -> Settings:
 
 def product(
     x_1M: Tensor, norm_M: Tensor | None, eps: float, weight: Tensor, bias: Tensor | None, out_1N: Tensor, gated: bool, add: bool,
-    settings: Settings | None = None,
+    settings: Settings | None = None, scale: Tensor | None = None,
 ) -> None:  # fmt: skip
     """Into (or, with `add`, onto) `out_1N` the product of rms_norm(x), or x without a norm, with `weight` [N, M]; [2N, M], gate first, if gated.
 
-    All contiguous; sums in float32. More rows than one work too, one after the other.
+    All contiguous; sums in float32, each multiplied by the float32 `scale` of its row of the weight, [N] or [2N], if there is one: so the weight
+    may be of a type of 8 bits. More rows than one work too, one after the other.
     """
     rows, columns = out_1N.shape[1], weight.shape[1]
     chosen = settings or settings_for(len(x_1M), rows, columns, gated)
     size, count = pieces(columns)
     launch(
-        _gemv, (triton.cdiv(rows, chosen.rows),), len(x_1M), x_1M, norm_M, weight, bias, out_1N, eps,
+        _gemv, (triton.cdiv(rows, chosen.rows),), len(x_1M), x_1M, norm_M, weight, scale, bias, out_1N, eps,
         N=rows, K=columns, ROWS=len(x_1M), BN=chosen.rows, PIECE=size, PIECES=count,
-        NORM=norm_M is not None, GATED=gated, ADD=add, BIAS=bias is not None, num_warps=chosen.warps, num_stages=1,
+        NORM=norm_M is not None, GATED=gated, SCALED=scale is not None, ADD=add, BIAS=bias is not None, num_warps=chosen.warps, num_stages=1,
     )  # fmt: skip

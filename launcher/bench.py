@@ -37,6 +37,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     load.add_argument("--seed", type=whole(0, 2**31 - 1), default=0, help="of the prompts and the arrival times (default 0)")
     load.add_argument("--timeout", type=POSITIVE, default=600.0, metavar="S", help="seconds one request may take (default 600)")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    _add_workload(parser)
+
+
+def _add_workload(parser: argparse.ArgumentParser) -> None:
+    from launcher.bench_model import add_engine
+
+    load = parser.add_argument_group("workload A", "prompts and answers of `bench offline`, all at once over HTTP, in a private cluster")
+    load.add_argument("--workload", choices=["A"], help="this instead of the load above; --requests N takes the first N")
+    load.add_argument("--frontends", type=whole(1, 64), default=1, metavar="N", help="HTTP processes (1)")
+    load.add_argument("--tokenizers", type=whole(1, 64), default=1, metavar="N", help="tokenizer processes (1)")
+    load.add_argument("--paced", type=number(0.1, 1e4), metavar="MS", help="no model: a worker that makes tokens up, with steps of MS milliseconds")
+    add_engine(load.add_argument)
 
 
 def add_place(parser: argparse.ArgumentParser) -> "argparse._ArgumentGroup":
@@ -54,10 +66,13 @@ def run(args: argparse.Namespace) -> int:
     """Measure and print; 0 when every request succeeded, else 1. Raises LauncherError when there is nothing to measure."""
     import asyncio
 
+    from launcher import bench_served
     from launcher.cold import ColdCluster
     from launcher.figures import table
     from launcher.machine import commit, machine
 
+    if args.workload:
+        return bench_served.run(args)
     if args.start and args.url:
         raise LauncherError("--start makes a cluster of its own: leave --url out", 2)
     report: dict[str, Any] = {"machine": machine(), "commit": commit(), "command": shlex.join(sys.argv)}

@@ -7,13 +7,13 @@ import shlex
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from launcher.cpu_time import Cpu
 from launcher.errors import LauncherError
 from launcher.options import number, whole
 from launcher.specs import FRONTENDS, TOKENIZERS, ProcessSpec
-from launcher.stand import Stand
+from launcher.stand import PUBLISH_SECONDS, Stand
 
 if TYPE_CHECKING:
     from launcher.wire_load import Load
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--streams", type=whole(1, 4096), default=256, metavar="N", help="connections (256)")
     add("--seconds", type=number(0.1, 600), default=5.0, metavar="S", help="length of a run (5)")
     add("--frontends", type=whole(1, 64), default=1, metavar="N", help="HTTP processes (1)")
-    add("--big-prompt", type=number(0, 30), default=20.0, metavar="MB", help="one more run, in which a prompt of so many megabytes comes; 0: none (20)")
+    add("--big-prompt", type=number(0, 30), default=20.0, metavar="MB", help="one more run, with a prompt of so many megabytes; 0: none (20)")
     add("--json", action="store_true", help="print one JSON object")
 
 
@@ -41,26 +41,13 @@ def _rates(text: str) -> list[float]:
     return [number(1, 1e7)(part) for part in text.split(",")]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Cpu:
-    """Seconds of the processor that a process has used, in its own code and in the kernel for it."""
+def settle(stand: Stand, port: int) -> None:
+    """Wait until the frontends have heard that the cluster is ready."""
+    from launcher.start import serves
 
-    user: float
-    system: float
-
-    @property
-    def total(self) -> float:
-        return round(self.user + self.system, 2)
-
-    @classmethod
-    def of(cls, pids: Sequence[int]) -> "Cpu":
-        import psutil
-
-        times = [psutil.Process(pid).cpu_times() for pid in pids]
-        return cls(user=sum(time.user for time in times), system=sum(time.system for time in times))
-
-    def since(self, before: "Cpu") -> "Cpu":
-        return Cpu(user=self.user - before.user, system=self.system - before.system)
+    while not serves(f"http://{HOST}:{port}"):
+        stand.watch(PUBLISH_SECONDS)
+    stand.watch(PUBLISH_SECONDS)
 
 
 class FrontendStand(Stand):
@@ -78,19 +65,12 @@ class FrontendStand(Stand):
         from frontend.args import FrontendArgs
         from launcher.null_engine import NullEngineArgs
 
-        front: dict[str, Any] = {"host": HOST, "port": self.port, "model_name": MODEL, "tokenizers": [ENGINE], "created": 0}
+        front: dict[str, Any] = {"host": HOST, "port": self.port, "share_port": True, "model_name": MODEL, "tokenizers": [ENGINE], "created": 0}
         engine = NullEngineArgs(**self.common(ENGINE), frontends=self.names, rate=self._rate)
         return [
             *(ProcessSpec(package="frontend", args=FrontendArgs(**self.common(name), **front), stage=FRONTENDS) for name in self.names),
             ProcessSpec(package="launcher.null_engine", args=engine, stage=TOKENIZERS),
         ]
-
-    def settle(self) -> None:
-        """Until the frontends have heard that the cluster is ready."""
-        from launcher.start import serves
-
-        while not serves(f"http://{HOST}:{self.port}"):
-            self.watch(0.1)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -112,11 +92,11 @@ def _measure(args: argparse.Namespace, rate: float, megabytes: float) -> dict[st
     tokens = max(2, round(rate * args.seconds / args.streams))
     later = (args.seconds / 3, _body("word " * round(megabytes * MEGABYTE / 5), 2)) if megabytes else None
     with FrontendStand(args.frontends, rate) as stand:
-        stand.settle()
+        settle(stand, stand.port)
         address, pids = (HOST, stand.port), ([stand.pid(name) for name in stand.names], [stand.pid(ENGINE)], [os.getpid()])
-        Load(address, [_body("x", WARM_TOKENS)] * args.streams, MARGIN_SECONDS, lambda: stand.watch(0)).run()
+        Load(address, [_body("x", WARM_TOKENS)] * args.streams, MARGIN_SECONDS, stand.beat).run()
         before = [Cpu.of(group) for group in pids]
-        load = Load(address, [_body("x", tokens)] * args.streams, args.seconds * 4 + MARGIN_SECONDS, lambda: stand.watch(0), later)
+        load = Load(address, [_body("x", tokens)] * args.streams, args.seconds * 4 + MARGIN_SECONDS, stand.beat, later)
         load.run()
         used = [Cpu.of(group).since(then) for group, then in zip(pids, before, strict=True)]
     return _figures(rate, megabytes, load, used)

@@ -33,6 +33,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags that all three have."""
     add = parser.add_argument
     add("--model", default="", metavar="M", help="a model folder or .gguf file")
+    add_engine(add)
+    add("--json", action="store_true", help="print one JSON object")
+
+
+def add_engine(add: Callable[..., Any]) -> None:
+    """The flags of model shape and engine, each given to `add`."""
     add("--model-shape", default="", metavar="X", help="a published shape instead, with --dummy-weights: qwen3-0.6b, llama3.2-1b, llama3.1-8b")
     add("--dummy-weights", action="store_true", help="random weights")
     add("--device", type=device, default="cuda", help="cpu, cuda or cuda:N (cuda)")
@@ -46,7 +52,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--max-context", type=whole(2, 2**31 - 1), default=4096, metavar="N", help="longest prompt plus answer (4096)")
     add("--run-ahead", type=whole(1, 8), metavar="N", help="plans in flight at once (2; on a GPU 3)")
     add("--runs", type=whole(1, 100), default=3, metavar="N", help="passes; the first one warms up, the median of the others counts (3)")
-    add("--json", action="store_true", help="print one JSON object")
 
 
 def add_workload(parser: argparse.ArgumentParser) -> None:
@@ -102,7 +107,7 @@ def run_batch(args: argparse.Namespace) -> int:
 
 
 def _ids(args: argparse.Namespace, count: int, seed: int = 0) -> "np.ndarray[Any, np.dtype[np.int32]]":
-    return np.random.default_rng(seed).integers(0, min(IDS, _config(args).vocab), count, dtype=np.int32)
+    return np.random.default_rng(seed).integers(0, min(IDS, read_shape(args).vocab), count, dtype=np.int32)
 
 
 def _run(
@@ -110,8 +115,8 @@ def _run(
 ) -> int:
     from launcher.machine import commit, machine
 
-    config = _config(args)
-    with Pair(*_arguments(args)) as pair:
+    config = read_shape(args)
+    with Pair(*engine_arguments(args)) as pair:
         floor = Floor(config=config, bandwidth=float(pair.facts["copy_bandwidth"]), item=2 if args.device != "cpu" else 4)
         pair.warm()
         found: list[dict[str, Any]] = []
@@ -142,7 +147,8 @@ def _rounded(value: float) -> float:
     return float(f"{value:.5g}")
 
 
-def _config(args: argparse.Namespace) -> ModelConfig:
+def read_shape(args: argparse.Namespace) -> ModelConfig:
+    """What `--model` or `--model-shape` names. Raises LauncherError."""
     if bool(args.model) == bool(args.model_shape):
         raise LauncherError("give either --model or --model-shape", 2)
     if args.model_shape and args.model_shape not in SHAPES:
@@ -155,7 +161,7 @@ def _config(args: argparse.Namespace) -> ModelConfig:
         raise LauncherError(str(error)) from error
 
 
-def _arguments(args: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
+def engine_arguments(args: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
     """Of the scheduler and of the worker."""
     sizes = sizes_from(args)
     scheduler = {

@@ -113,7 +113,7 @@ def _add_start(start: argparse.ArgumentParser) -> None:
     add("--generation-config", choices=["on", "off"], default="on", help="the model's generation_config.json gives sampling defaults (on)")
     add("--dummy-weights", action="store_true", help="random weights, for measuring speed only")
     add("--tokenizers", type=whole(1, 64), default=1, metavar="N", help="tokenizer processes (1)")
-    add("--frontends", type=whole(1, 1), default=1, metavar="N", help="HTTP processes (only 1 for now)")
+    add("--frontends", type=whole(1, 64), default=1, metavar="N", help="HTTP processes that share the port (1)")
     add("--log-level", choices=["debug", "info", "warning", "error"], default="info", help="how much the processes log")
     add("--startup-timeout", type=number(1, 86400), default=600.0, metavar="S", help="seconds to become ready before giving up (600)")
     add("--hang-timeout", type=number(0, 86400), default=60.0, metavar="S", help="restart a process silent for so long; 0: never (60)")

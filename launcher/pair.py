@@ -50,12 +50,12 @@ class Pair(Stand):
 
     def __init__(self, scheduler: dict[str, Any], worker: dict[str, Any], startup_timeout: float = 600.0) -> None:
         super().__init__(startup_timeout)
-        self._scheduler, self._worker = scheduler, worker
+        self.scheduler_arguments, self.worker_arguments = scheduler, worker
         self._keys = 0
 
     def specs(self) -> Sequence[ProcessSpec]:
-        worker = WorkerArgs(**self.common(WORKER_NAME), **self._worker)
-        scheduler = SchedulerArgs(**self.common(SCHEDULER_NAME), tokenizers=[PLAYER, *self.tokenizers()], **self._scheduler)
+        worker = WorkerArgs(**self.common(WORKER_NAME), **self.worker_arguments)
+        scheduler = SchedulerArgs(**self.common(SCHEDULER_NAME), tokenizers=[PLAYER, *self.tokenizers()], **self.scheduler_arguments)
         return [
             ProcessSpec(package="worker", args=worker, stage=WORKERS),
             ProcessSpec(package="scheduler", args=scheduler, stage=SCHEDULER),
@@ -101,8 +101,8 @@ class Pair(Stand):
         got = np.zeros(len(orders), np.int64)
         ended = 0
         while ended < len(orders):
-            if not self._inbox.wait(WAIT_SECONDS):
-                self.watch(0)
+            self._inbox.wait(WAIT_SECONDS)
+            self.beat()
             for message in self._inbox.drain():
                 ended += self._note(message, first, got, record, time.perf_counter() - began)
         record.seconds, record.tokens = record.times[-1], int(got.sum())

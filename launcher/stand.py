@@ -112,6 +112,11 @@ class Stand:
                 why = said.detail if said is not None and said.phase == DEAD else child.cause
                 raise LauncherError("\n".join([f"{name} ended ({child.last_exit}): {why}", *list(child.tail)[-SHOWN_LINES:]]))
 
+    def beat(self) -> None:
+        """For a loop of one's own: `watch` without waiting, when it is time to tell the state again."""
+        if time.monotonic() - self._published >= PUBLISH_SECONDS:
+            self.watch(0)
+
     def _publish(self, now: float) -> None:
         processes = [child.state(now, False) for child in self._children.values()]
         phase = READY if self.ready else LOADING

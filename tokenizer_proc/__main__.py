@@ -13,9 +13,11 @@ import zmq
 
 from checkpoint.errors import CheckpointError
 from checkpoint.sampling import sampling_defaults
+from checkpoint.shapes import SHAPES
 from messages.cluster import DEAD, DEFAULT, LOADING, READY, STOPPING, ClusterState
 from tokenizer_proc.args import TokenizerArgs
 from tokenizer_proc.cluster_view import SCHEDULER
+from tokenizer_proc.dummy_source import dummy_vocabulary
 from tokenizer_proc.errors import VocabularyError
 from tokenizer_proc.prompts import PromptEncoder
 from tokenizer_proc.service import Accepted, Service
@@ -112,13 +114,13 @@ async def serve(
 
 def load_encoder(args: TokenizerArgs) -> PromptEncoder:
     """Vocabulary and chat template of the model. Raises VocabularyError or CheckpointError."""
-    vocabulary = load_vocabulary(Path(args.model))
+    vocabulary = dummy_vocabulary(SHAPES[args.model_shape].vocab) if args.model_shape else load_vocabulary(Path(args.model))
     return PromptEncoder(vocabulary, load_template(vocabulary.template, args.chat_template, vocabulary.names))
 
 
 def load_defaults(args: TokenizerArgs) -> dict[str, float]:
     """Sampling defaults of the model, said in the log. Raises CheckpointError."""
-    defaults = sampling_defaults(Path(args.model)) if args.generation_config else {}
+    defaults = sampling_defaults(Path(args.model)) if args.generation_config and not args.model_shape else {}
     if defaults:
         values = ", ".join(f"{name} {value:g}" for name, value in defaults.items())
         log.info("requests that do not say otherwise are sampled as generation_config.json says: %s (--generation-config off: not)", values)

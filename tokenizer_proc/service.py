@@ -20,6 +20,7 @@ from tokenizer_proc.errors import RequestError
 from tokenizer_proc.prompts import PromptEncoder, size_of
 from tokenizer_proc.scores import Scoring
 from tokenizer_proc.sequences import Sequence, Sequences, end_rules
+from tokenizer_proc.step_texts import Send, StepTexts
 from tokenizer_proc.stops import MAX_STOP_CHARACTERS, StopMatcher
 from tokenizer_proc.text_pool import TextPool
 from tokenizer_proc.token_rows import TokenRow, read_rows
@@ -28,7 +29,6 @@ from transport.columns import ColumnError, pack_i32
 Accepted = FromFrontend | FromScheduler
 FIT = -1
 """`truncate`: as many tokens as fit."""
-Send = Callable[[msgspec.Struct], bool]
 
 
 class BadMessages(Protocol):
@@ -260,7 +260,9 @@ class Service:
             sequence.scoring.add(message)
         except ColumnError as error:
             self.inbox.reject(f"scores: {error}")
-            self._lost(sequence)
+            step = StepTexts()
+            self._lost(sequence, step)
+            step.send(self.frontends)
             self.scheduler(Abort([sequence.key]))
 
     def _tokens(self, message: Tokens) -> None:
@@ -269,44 +271,47 @@ class Service:
         except ColumnError as error:
             self.inbox.reject(f"tokens: {error}")
             return
-        stopped = [row.key for row in rows if self._token(row, message)]
+        step = StepTexts()
+        stopped = [row.key for row in rows if self._token(row, message, step)]
+        step.send(self.frontends)
         if stopped:
             self.counters.aborted += len(stopped)
             self.scheduler(Abort(stopped, finished=True))
 
-    def _token(self, row: TokenRow, message: Tokens) -> bool:
-        """Act on one row; True when the sequence is over but the scheduler does not know it."""
+    def _token(self, row: TokenRow, message: Tokens, step: StepTexts) -> bool:
+        """Act on one row, telling `step` what the frontend is to hear; True when the sequence is over but the scheduler does not know it."""
         sequence = self.sequences.get(row.key)
         if sequence is None:
             return False
         if row.finish == FINISH_ERROR:
             problem = message.problems.get(row.key) or problems.internal("The sequence failed.")
             self.sequences.remove([row.key])
-            self._say_problem(sequence.frontend, [row.key], problem, sequence)
+            step.add(sequence.frontend, Ended(key=row.key, problem=problem, completion_tokens=sequence.tokens))
             return False
         if row.position != sequence.tokens or (sequence.scoring is not None and not sequence.scoring.complete):
-            return self._out_of_order(sequence, row)
+            return self._out_of_order(sequence, row, step)
         sequence.cached = message.cached.get(row.key, sequence.cached)
         self.counters.completion_tokens += 1
         answer = sequence.take(row.token, row.finish, row.logprob)
         if answer is not None:
-            self.frontends[sequence.frontend](answer)
+            step.add(sequence.frontend, answer)
         if isinstance(answer, Ended):
             self.sequences.remove([row.key])
             return not row.finish
         return False
 
-    def _out_of_order(self, sequence: Sequence, row: TokenRow) -> bool:
+    def _out_of_order(self, sequence: Sequence, row: TokenRow, step: StepTexts) -> bool:
         """A token seen before is ignored; a token lost on the way ends the sequence, for its text would be wrong."""
         self.inbox.reject(f"token {row.position} of a sequence that has {sequence.tokens}")
         if row.position < sequence.tokens:
             return False
-        self._lost(sequence)
+        self._lost(sequence, step)
         return True
 
-    def _lost(self, sequence: Sequence) -> None:
+    def _lost(self, sequence: Sequence, step: StepTexts) -> None:
         self.sequences.remove([sequence.key])
-        self._say_problem(sequence.frontend, [sequence.key], problems.internal("A part of the answer was lost inside the server."), sequence)
+        problem = problems.internal("A part of the answer was lost inside the server.")
+        step.add(sequence.frontend, Ended(key=sequence.key, problem=problem, completion_tokens=sequence.tokens))
 
     def _refused(self, message: Refused) -> None:
         for sequence in self.sequences.remove([message.key]):
@@ -317,9 +322,9 @@ class Service:
             self.counters.refused += 1
             self._say_problem(frontend, keys, problem)
 
-    def _say_problem(self, frontend: str, keys: list[Key], problem: Problem, sequence: Sequence | None = None) -> None:
+    def _say_problem(self, frontend: str, keys: list[Key], problem: Problem) -> None:
         for key in keys:
-            self.frontends[frontend](Ended(key=key, problem=problem, completion_tokens=sequence.tokens if sequence else 0))
+            self.frontends[frontend](Ended(key=key, problem=problem))
 
     # Questions about sequences
 

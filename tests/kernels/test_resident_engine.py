@@ -28,6 +28,15 @@ PENAL = Row(slot=1, prompt=IDS[2:6], blocks=[1, 3], seed=2**40 + 1, temperature=
 ASKED = Row(slot=6, prompt=IDS[1:4], blocks=[8, 6], logprobs=3)
 
 
+class OneWord(Triton):
+    """Triton's kernels; a change of the state that names a word twice with different values is an error, as the device would take either."""
+
+    @staticmethod
+    def write_words(arena: torch.Tensor, pairs: torch.Tensor) -> None:
+        assert pairs.unique(dim=1).shape[1] == pairs[0].unique().shape[0]
+        Triton.write_words(arena, pairs)
+
+
 class Playing:
     """A resident engine and its results as they come."""
 
@@ -61,7 +70,7 @@ def playing(models: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Playing]:
     cache = allocate(found.decoder.config, found.dtype, 32, args.block_size, DEVICE)
     cache.k.fill_(torch.nan)
     cache.v.fill_(torch.nan)
-    play = Playing(ResidentEngine(found.decoder, cache, Triton, args.max_slots, found.positions // args.block_size, args.max_step_tokens))
+    play = Playing(ResidentEngine(found.decoder, cache, OneWord, args.max_slots, found.positions // args.block_size, args.max_step_tokens))
     yield play
     play.engine.close()
 

@@ -4,7 +4,10 @@ import pytest
 import torch
 
 from kernels import gemv, products, skinny
+from kernels.reference import gemv as reference
 from kernels.reference.linear import Linear
+from kernels.reference.mlp import silu_mul
+from kernels.reference.scaled import scaled_linear
 from tests.support.devices import DEVICE, DTYPES, GPU, assert_close, name, randn
 
 FEW = [(1, 64, 5), (1, 1536, 9), (2, 65, 17), (3, 576, 40), (17, 1024, 33), (64, 320, 8)]
@@ -67,3 +70,39 @@ def test_pieces_cover_a_row() -> None:
     assert [gemv.pieces(n) for n in (1, 576, 1024, 1536, 3072, 8192, 14336)] == [
         (1, 1), (1024, 1), (1024, 1), (512, 3), (1024, 3), (2048, 4), (2048, 7),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.parametrize("gated", [False, True], ids=["plain", "gated"])
+@pytest.mark.parametrize(("size", "count"), [(64, 5), (1536, 8), (576, 9)], ids=lambda n: str(n))
+def test_a_row_by_scaled_weights_of_eight_bits(size: int, count: int, gated: bool, rows: int) -> None:
+    torch.manual_seed(size + count)
+    height = 2 * count if gated else count
+    x, norm, out = randn(rows, size, dtype=torch.float16), randn(size, dtype=torch.float16), randn(rows, count, dtype=torch.float16)
+    weight, scale = randn(height, size, dtype=torch.float32).to(torch.float8_e4m3fn), randn(height, dtype=torch.float32).abs() / size**0.5
+    wide = weight.double() * scale.double()[:, None]
+    for normed, add in ((norm, False), (None, True)):
+        found, twin = out.clone(), out.clone()
+        gemv.product(x, normed, 1e-5, weight, None, found, gated, add, scale=scale)
+        reference.product(x, normed, 1e-5, weight, None, twin, gated, add, scale)
+        assert_close(found, twin.double())
+        row = x.double()
+        y = (row if normed is None else row * torch.rsqrt(row.square().mean(-1, keepdim=True) + 1e-5) * norm.double()) @ wide.T
+        if gated:
+            y = torch.sigmoid(y[:, :count]) * y[:, :count] * y[:, count:]
+        assert_close(found, out.double() + y if add else y)
+
+
+@pytest.mark.parametrize("gated", [False, True], ids=["plain", "gated"])
+@pytest.mark.parametrize(("rows", "size", "count", "parts"), [(2, 64, 24, 1), (20, 200, 40, 1), (9, 512, 40, 4)], ids=str)
+def test_scaled_weights_of_eight_bits(rows: int, size: int, count: int, parts: int, gated: bool) -> None:
+    torch.manual_seed(count)
+    x, weight = randn(rows, size, dtype=torch.float16), randn(2 * count, size, dtype=torch.float32).to(torch.float8_e4m3fn)
+    scale, residual = randn(2 * count, dtype=torch.float32).abs() / size**0.5, randn(rows, count, dtype=torch.float16)
+    expected = scaled_linear(x.double(), weight, scale.double())
+    if gated:
+        expected = silu_mul(expected)
+    else:
+        weight, scale, expected = weight[:count], scale[:count], residual.double() + expected[:, :count]
+    skinny.product(x, weight, None, residual, gated, not gated, skinny.Settings(columns=16, depth=64, parts=parts), scale)
+    assert_close(residual, expected, 2.0)

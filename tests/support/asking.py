@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 import aiohttp
 
 from tests.support.cluster import Cluster
+from tests.support.figures import idle_figures
 
 SECONDS = 60.0
 
@@ -61,9 +62,9 @@ async def stream(cluster: Cluster, path: str, **body: Any) -> list[dict[str, Any
     return [strict(line[6:].decode()) for line in lines[:-1]]
 
 
-def preemptions(cluster: Cluster) -> float:
-    """How often rows have been preempted."""
-    return next(process.counters["preemptions"] for process in cluster.state().processes if process.name == "scheduler")
+async def preemptions(cluster: Cluster) -> float:
+    """How often rows have been preempted; nothing runs any more, and the scheduler's books are right."""
+    return (await idle_figures(cluster)).counters["preemptions"]
 
 
 def by_index(events: list[dict[str, Any]]) -> dict[int, str]:

@@ -22,6 +22,7 @@ from worker.resident.arena import Arena
 TYPES = {
     torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32", torch.float64: "*fp64",
     torch.int32: "*i32", torch.int64: "*i64", torch.uint8: "*u8",
+    torch.float8_e4m3fn: "*fp8e4nv",
 }  # fmt: skip
 SEEN: set[str] = set()
 
@@ -75,6 +76,13 @@ def main() -> None:
         products.norm_linear(x, weight, 1e-5, Linear(matrix, matrix[0]), torch.float32)
         products.norm_gate_up(x, weight, 1e-5, Linear(matrix))
         products.linear_add(torch.empty(rows, 64, dtype=dtype), deep, Linear(torch.empty(64, 3072, dtype=dtype)))
+    row_weight, scale = torch.empty(128, 1024).to(torch.float8_e4m3fn), torch.empty(128)
+    for depth, gated in ((1024, True), (576, False)):
+        narrow = row_weight.view(-1)[: 128 * depth].view(128, depth)
+        gemv.product(torch.empty(1, depth, dtype=dtype), weight, 1e-5, narrow, None, torch.empty(1, 64), gated, False, scale=scale)
+    small, factors = matrix.to(torch.float8_e4m3fn), torch.empty(64)
+    skinny.product(x, small, None, torch.empty(64, 32, dtype=dtype), gated=True, scale=factors)
+    skinny.product(x, small, None, torch.empty(64, 64, dtype=dtype), add=True, scale=factors)
     for heads, kv_heads, size, window in ((16, 8, 128, None), (9, 3, 64, 50), (4, 2, 80, None)):
         plan = attention.plan_attention(torch.zeros(3, 9, dtype=torch.int32), [0, 9, 500], [5, 1, 1], 2, heads, kv_heads, 16, window)
         cache = torch.empty(9, kv_heads, 16, size, dtype=dtype)

@@ -16,7 +16,7 @@ from messages.admit import FromTokenizerProc
 from messages.cluster import ClusterState, ProcessReport, ProcessState
 from messages.request import ChatPrompt, Generate, TextPrompt
 from messages.sampling import SamplingParams, StopRules
-from messages.text import FromTokenizer
+from messages.text import FromTokenizer, TextDelta, Texts
 from messages.tokens import Tokens
 from tokenizer_proc.args import TokenizerArgs
 from transport.columns import pack_i32, pack_i64, pack_u8
@@ -122,8 +122,11 @@ class Neighbours:
         raise AssertionError("no such report")
 
     def hear(self, name: str = "frontend0") -> FromTokenizer:
-        """The next message to a frontend."""
-        return self._next(self._frontends[name])
+        """The next message to a frontend. Texts of a single sequence read as its TextDelta."""
+        message = self._next(self._frontends[name])
+        if isinstance(message, Texts) and len(message.keys) == 1:
+            return TextDelta(message.keys[0], message.texts[0], message.tokens[0])
+        return message
 
     def silent(self, name: str = "frontend0", seconds: float = 0.3) -> bool:
         return not self._frontends[name].wait(seconds)

@@ -86,10 +86,10 @@ async def test_c17_scoring_long_prompts(dice: Cluster) -> None:
 async def test_c17_scoring_survives_preemption(tiny: Cluster) -> None:
     """Rows that are preempted in the middle of their prompt or behind it miss no position and have none twice."""
     prompts = [[BOS, *(A + (number * turn + turn) % 4 for number in range(40))] for turn in range(6)]
-    before = preemptions(tiny)
+    before = await preemptions(tiny)
     options: dict[str, Any] = {"echo": True, "logprobs": 1, "temperature": 0, "max_tokens": 40, "ignore_eos": True}
     answers = await asyncio.gather(*(complete(tiny, prompt=ids, **options) for ids in prompts))
-    assert preemptions(tiny) > before
+    assert await preemptions(tiny) > before
     for ids, answer in zip(prompts, answers, strict=True):
         wanted = [None, *(list(LOGPROBS.values())[token - A] for token in ids[1:]), *[LOGPROBS["a"]] * 40]
         scored(answer["choices"][0]["logprobs"], wanted)
@@ -164,9 +164,9 @@ async def test_c22_what_penalties_count(dice: Cluster) -> None:
 
 
 async def test_c22_penalties_of_preempted_rows(tiny: Cluster) -> None:
-    before = preemptions(tiny)
+    before = await preemptions(tiny)
     await asyncio.gather(*(penalised(tiny, 30) for _ in range(2)))
-    assert preemptions(tiny) > before
+    assert await preemptions(tiny) > before
 
 
 async def test_c24_lists_of_prompts(chain: Cluster) -> None:

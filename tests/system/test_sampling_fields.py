@@ -71,10 +71,10 @@ async def test_preempted_rows_keep_what_they_may_say(tiny: Cluster) -> None:
         ({"allowed_token_ids": [C, D], "bad_words": ["cc"], "prompt": "D" * 4}, "cd" * 15),
         ({"logit_bias": {str(A): -100}, "prompt": "E" * 6}, "b" * 30),
     ]
-    before = preemptions(tiny)
+    before = await preemptions(tiny)
     found = await texts(tiny, *(GREEDY | {"max_tokens": 30} | fields for fields, _ in rows * 2))
     assert found == [wanted for _, wanted in rows * 2]
-    assert preemptions(tiny) > before
+    assert await preemptions(tiny) > before
 
 
 async def test_truncated_prompts(dice: Cluster) -> None:

@@ -4,6 +4,7 @@ import pytest
 
 from frontend.cluster import ClusterView
 from frontend.metrics import Metrics, kv_usage
+from frontend.shared_metrics import report
 from messages.cluster import READY, ClusterState, ProcessState
 
 GAUGES = {"running": 3.0, "waiting": 2.0, "blocks": 100.0, "blocks_free": 20.0, "blocks_cached": 45.0, "blocks_retiring": 5.0, "blocks_used": 80.0}
@@ -57,3 +58,33 @@ def test_numbers_are_there_before_the_scheduler_is(processes: list[ProcessState]
 )
 def test_only_blocks_that_rows_hold_count_as_used(gauges: dict[str, float], usage: float) -> None:
     assert kv_usage(gauges) == pytest.approx(usage)
+
+
+def test_a_scrape_of_any_of_several_frontends_adds_them_up() -> None:
+    view = ClusterView(["tokenizer0"])
+    first, second = Metrics("m", view, "frontend0"), Metrics("m", view, "frontend1")
+    for metrics, tokens in ((first, 3), (second, 4)):
+        metrics.generation_tokens.inc(tokens)
+        metrics.inter_token.observe([(0.02, tokens)])
+        metrics.finished("stop")
+    first.refused(400)
+    second.refused(400)
+    second.refused(404)
+    processes = [
+        ProcessState(name=name, incarnation=1, pid=1, phase=READY, counters={"bad_frames": 1.0, **report(metrics.registry)})
+        for name, metrics in (("frontend0", first), ("frontend1", second))
+    ]
+    view.update(ClusterState(ready=True, phase=READY, reason="", model="m", started=0.0, processes=processes))
+    for metrics in (first, second):
+        lines = [line.rsplit(" ", 1) for line in metrics.render().decode().splitlines() if not line.startswith("#")]
+        found = {name: float(value) for name, value in lines}
+        assert found['pagewire_generation_tokens_total{model_name="m"}'] == 7
+        assert found['pagewire_inter_token_latency_seconds_bucket{le="0.01",model_name="m"}'] == 0
+        assert found['pagewire_inter_token_latency_seconds_bucket{le="0.025",model_name="m"}'] == 7
+        assert found['pagewire_inter_token_latency_seconds_count{model_name="m"}'] == 7
+        assert found['pagewire_inter_token_latency_seconds_sum{model_name="m"}'] == pytest.approx(0.14)
+        assert found['pagewire_request_success_total{finished_reason="stop",model_name="m"}'] == 2
+        assert found['pagewire_requests_refused_total{model_name="m",status="400"}'] == 2
+        assert found['pagewire_requests_refused_total{model_name="m",status="404"}'] == 1
+        assert [name for name in found if "process_count" in name and "bad_frames" not in name] == []
+        assert len(lines) == len(found)

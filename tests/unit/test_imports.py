@@ -37,16 +37,20 @@ CLI = {
     ),
     "bench batch64": ENGINE,
     "bench offline": f"{ENGINE} --workload",
+    "bench frontend": "--big-prompt --frontends --json --rates --seconds --streams",
     "bench scheduler": "--json --no-growth --rows --run-ahead --steps",
     "bench single": ENGINE,
     "bench serve": (
-        "--concurrency --json --max-tokens --model --port --prompt-tokens --rate --requests --seed --start --start-args --streams --timeout --url"
+        "--chunk-tokens --concurrency --device --dtype --dummy-weights --frontends --gpu-memory-utilization --json --kv-tokens --max-context "
+        "--max-slots --max-step-tokens --max-tokens --model --model-shape --paced --port --prompt-tokens --rate --requests --run-ahead --runs --seed "
+        "--start --start-args --streams --threads --timeout --tokenizers --url --workload"
     ),
     "chat": SAMPLING,
     "cluster start": (
         "--block-size --chat-template --chunk-tokens --detach --device --dtype --dummy-weights --frontends --generation-config "
-        "--gpu-memory-utilization --hang-timeout --host --kv-tokens --log-level --max-context --max-queue --max-queue-tokens --max-slots --max-step-tokens --model --port "
-        "--prefix-cache --record --record-tokens --run-ahead --served-model-name --startup-timeout --target-itl --threads --tokenizers"
+        "--gpu-memory-utilization --hang-timeout --host --kv-tokens --log-level --max-context --max-queue --max-queue-tokens --max-slots "
+        "--max-step-tokens --model --port --prefix-cache --record --record-tokens --run-ahead --served-model-name --startup-timeout --target-itl "
+        "--threads --tokenizers"
     ),
     "cluster status": "--json --port",
     "cluster stop": "--port --timeout",

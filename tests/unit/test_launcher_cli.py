@@ -33,7 +33,7 @@ def test_commands() -> None:
     assert set(_choices(command())) == {"cluster", "chat", "generate", "model", "doctor", "simulate", "bench"}
     assert set(_choices(command("cluster"))) == {"start", "status", "stop"}
     assert set(_choices(command("model"))) == {"list", "pull", "inspect"}
-    assert set(_choices(command("bench"))) == {"serve", "chat", "scheduler", "offline", "single", "batch64"}
+    assert set(_choices(command("bench"))) == {"serve", "chat", "frontend", "scheduler", "offline", "single", "batch64"}
 
 
 def _choices(parser: argparse.ArgumentParser) -> list[str]:
@@ -56,7 +56,7 @@ def test_options_of_cluster_start() -> None:
         ("--served-model-name", "", "'' is not a name"),
         ("--served-model-name", "a\nb", "without line breaks"),
         ("--hang-timeout", "-1", "-1 is not from 0 to 86400"),
-        ("--frontends", "2", "2 is not from 1 to 1"),
+        ("--frontends", "65", "65 is not from 1 to 64"),
         ("--run-ahead", "0", "0 is not from 1 to 8"),
         ("--run-ahead", "9", "9 is not from 1 to 8"),
         ("--prefix-cache", "yes", "invalid choice: 'yes'"),

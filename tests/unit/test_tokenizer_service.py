@@ -12,7 +12,7 @@ from blockbuster import blockbuster_ctx
 from messages.admit import Abort, Admit
 from messages.cluster import ClusterState, ProcessState
 from messages.request import Cancel, Generate, Prompt, TextPrompt
-from messages.text import Ended, Started, TextDelta
+from messages.text import Ended, Started, Texts
 from messages.tokens import FINISH_LENGTH, RUNNING
 from tests.support.tokenizer_neighbours import generate, tokens
 from tests.support.tokenizers import folder_vocabulary
@@ -161,6 +161,21 @@ async def test_the_event_loop_never_blocks(stage: Stage) -> None:
         await stage.open()
         stage.service.handle(tokens((1, 64, RUNNING, 0)))
         stage.service.handle(tokens((1, 65, FINISH_LENGTH, 1)))
-    assert stage.others.to_frontend[1] == TextDelta(1, "a", 1)
+    assert stage.others.to_frontend[1] == Texts([1], ["a"], [1])
     assert isinstance(stage.others.to_frontend[2], Ended)
     assert len(stage.service.sequences) == 0
+
+
+async def test_a_step_is_one_message_and_endings_come_after_it(stage: Stage) -> None:
+    stage.ask(generate(1, keys=[1, 2, 3]))
+    await stage.open()
+    stage.service.handle(tokens((1, 64, RUNNING, 0), (2, 65, FINISH_LENGTH, 0), (3, 66, RUNNING, 0)))
+    stage.service.handle(tokens((3, 64, RUNNING, 1), (1, 65, RUNNING, 5)))
+    _, texts, ended, third, lost = stage.others.to_frontend
+    assert texts == Texts([1, 3], ["a", "c"], [1, 1])
+    assert isinstance(ended, Ended)
+    assert (ended.key, ended.text, ended.tokens) == (2, "b", 1)
+    assert third == Texts([3], ["a"], [1])
+    assert isinstance(lost, Ended)
+    assert lost.problem is not None
+    assert (lost.key, lost.completion_tokens) == (1, 1)

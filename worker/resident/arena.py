@@ -48,10 +48,8 @@ class Arena:
         return np.stack((slot.astype(np.int32) + np.int32(self._offsets[name]), values.view(np.int32)))
 
     def admitted(self, slot: I32, slots: Slots) -> Iterable[I32]:
-        """Pairs that start rows: length 0, not failed, and their sampling columns as `slots` has them."""
-        zero = np.zeros(len(slot), np.int32)
-        yield self.column("length", slot, zero)
-        yield self.column("failed", slot, zero)
+        """Pairs that start rows: not failed, and their sampling columns as `slots` has them. Their lengths are the caller's to set."""
+        yield self.column("failed", slot, np.zeros(len(slot), np.int32))
         yield self.column("top_k", slot, slots.top_k[slot].clip(max=np.iinfo(np.int32).max).astype(np.int32))
         for name in FLOATS:
             yield self.column(name, slot, slots.floats[name][slot])

@@ -1,0 +1,40 @@
+"""`bench frontend` and `bench serve --workload A` on their null engines: real processes and sockets, at loads that say nothing of speed."""
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+from tests.support.frontend_peers import ROOT
+
+SECONDS = 120
+
+
+def bench(*arguments: str) -> tuple[dict[str, Any], str]:
+    """The report of a successful run, and what it said on the way."""
+    command = [sys.executable, str(ROOT / "launch.py"), "bench", *arguments, "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False)
+    assert done.returncode == 0, done.stderr
+    report: dict[str, Any] = json.loads(done.stdout)
+    return report, done.stderr
+
+
+def test_bench_frontend_with_two_processes_on_one_port() -> None:
+    report, _ = bench("frontend", "--frontends", "2", "--streams", "16", "--rates", "1600", "--seconds", "0.5", "--big-prompt", "1")
+    plain, big = report["runs"]
+    assert (plain["tokens"], plain["texts_per_token"], plain["errors"]) == (16 * 50, 1.0, {})
+    assert (big["tokens"], big["big_prompt_mb"], big["errors"]) == (16 * 50 + 2, 1.0, {})
+    assert plain["added_ms"]["p99"] > 0
+    assert plain["capacity_tok_s"] > 0
+
+
+def test_bench_serve_plays_workload_a_twice_on_one_engine() -> None:
+    paced = ("--paced", "1", "--device", "cuda", "--model-shape", "qwen3-0.6b", "--dummy-weights")
+    report, said = bench("serve", "--workload", "A", "--requests", "3", "--runs", "1", *paced)
+    assert said.startswith("pass 0: ")
+    assert report["passes"][0]["errors"] == {}
+    assert 0 < report["tok_s"] < 3000
+    assert report["share_of_offline"] > 0
+    assert report["ttft_ms"]["p50"] > 0
+    assert set(report["cpu_us_per_token"]) == {"frontends", "tokenizers", "scheduler", "worker"}
