@@ -1,6 +1,7 @@
 """Real-world failures (text and tokens) against the whole cluster: each test names what went wrong elsewhere."""
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,20 @@ async def test_c11_a_model_without_a_template(models: Path, tmp_path: Path) -> N
         assert "--chat-template" in answer["error"]["message"]
         status, answer = await ask(cluster, "/v1/completions", prompt="A", temperature=0, max_tokens=3)
         assert (status, answer["choices"][0]["text"]) == (200, "Hello worldEND")
+
+
+@pytest.mark.slow
+async def test_c11_a_template_in_a_file_of_its_own(models: Path, tmp_path: Path) -> None:
+    """A good one is used; one with a syntax error ends the start with a sentence that says where."""
+    settings = json.loads((models / "chain-byte" / "tokenizer_config.json").read_text())
+    folder = edited(models, "chain-byte", tmp_path, tokenizer_config={"chat_template": None})
+    (folder / "chat_template.jinja").write_text(settings["chat_template"])
+    with running_cluster(folder) as cluster:
+        _, answer = await ask(cluster, "/v1/chat/completions", messages=[{"role": "user", "content": "A"}], temperature=0)
+        assert answer["choices"][0]["message"]["content"] == " the cat"
+    (folder / "chat_template.jinja").write_text("{{ bos_token }}\n{% if %}")
+    with pytest.raises(AssertionError, match=r"syntax error in line 2"), running_cluster(folder):
+        pass
 
 
 async def test_c32_two_clients_with_the_same_request_id(chain: Cluster) -> None:
