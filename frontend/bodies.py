@@ -72,34 +72,34 @@ def _explained(text: str) -> Exception:
     return invalid(f"{text}.")
 
 
-def prompts(value: Any, add_special_tokens: bool) -> list[Prompt]:
-    """The prompts of a completions request, in order. Raises ApiError when there is none, or one has a wrong type or no token ids."""
+def prompts(value: Any, add_special_tokens: bool, field: str = "prompt") -> list[Prompt]:
+    """The prompts of a request, in order. Raises ApiError, which names the `field`, when there is none, or one has a wrong type or no token ids."""
     if isinstance(value, str):
         return [TextPrompt(value, add_special_tokens)]
     if not isinstance(value, list):
-        raise invalid("prompt must be a string, a list of strings, a list of token ids or a list of such lists.", "prompt")
+        raise invalid(f"{field} must be a string, a list of strings, a list of token ids or a list of such lists.", field)
     if not value:
-        raise invalid("prompt is empty.", "prompt")
+        raise invalid(f"{field} is empty.", field)
     if isinstance(value[0], int):
-        return [_token_prompt(value)]
+        return [_token_prompt(value, field)]
     if len(value) > MAX_PROMPTS:
-        raise invalid(f"prompt holds {len(value)} prompts; the limit is {MAX_PROMPTS} in one request.", "prompt")
+        raise invalid(f"{field} holds {len(value)} prompts; the limit is {MAX_PROMPTS} in one request.", field)
     if isinstance(value[0], str):
-        return [TextPrompt(text, add_special_tokens) for text in _converted(value, list[str])]
-    return [_token_prompt(ids) for ids in value]
+        return [TextPrompt(text, add_special_tokens) for text in _converted(value, list[str], field)]
+    return [_token_prompt(ids, field) for ids in value]
 
 
-def _token_prompt(ids: Any) -> TokenPrompt:
+def _token_prompt(ids: Any, field: str) -> TokenPrompt:
     if not ids:
-        raise invalid("prompt is empty: it holds no token ids.", "prompt")
-    return TokenPrompt(_converted(ids, list[TokenId]))
+        raise invalid(f"{field} is empty: it holds no token ids.", field)
+    return TokenPrompt(_converted(ids, list[TokenId], field))
 
 
-def _converted(value: Any, kind: Any) -> Any:
+def _converted(value: Any, kind: Any, field: str) -> Any:
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        raise invalid(f"prompt: {error}.", "prompt") from error
+        raise invalid(f"{field}: {error}.", field) from error
 
 
 def logit_bias(value: dict[str, float]) -> dict[int, float]:

@@ -25,7 +25,7 @@ async def completions(core: Core, http: web.Request) -> web.StreamResponse:
         echo=request.echo,
     )
     if request.truncate_prompt_tokens is None:
-        _refuse_long_ids(job.prompts, core.view.context())
+        refuse_long_ids(job.prompts, core.view.context())
     if len(job.prompts) * request.n > bodies.MAX_PROMPTS:
         raise invalid(f"n times the number of prompts must not be above {bodies.MAX_PROMPTS} in one request.", "n")
     return await answer(core, http, job, CompletionAnswer(request.logprobs, request.echo, request.extras()))
@@ -42,7 +42,7 @@ def _refuse(request: CompletionRequest) -> None:
         raise invalid("best_of is supported only when it equals n.", "best_of", "unsupported_parameter")
 
 
-def _refuse_long_ids(prompts: list[Prompt], context: int | None) -> None:
+def refuse_long_ids(prompts: list[Prompt], context: int | None, field: str = "prompt") -> None:
     """Prompts of ids are refused here, before megabytes of them travel; texts are measured where they are encoded."""
     for prompt in prompts:
         if isinstance(prompt, TokenPrompt) and context is not None and len(prompt.ids) >= context:
@@ -50,4 +50,4 @@ def _refuse_long_ids(prompts: list[Prompt], context: int | None) -> None:
                 f"This model's maximum context length is {context} tokens. However, your prompt resulted in {len(prompt.ids)} tokens, and at least "
                 "one more is needed for the answer. Please reduce the length of the prompt."
             )
-            raise invalid(message, "prompt", "context_length_exceeded")
+            raise invalid(message, field, "context_length_exceeded")

@@ -84,6 +84,8 @@ CHAT: dict[str, Neutral] = {
 
 COMPLETION: dict[str, Neutral] = {**_COMMON, "suffix": _only("")}
 
+EMBEDDING: dict[str, Neutral] = {**_LABELS, "dimensions": _never, "normalize": _only(True)}
+
 TOKENIZE: dict[str, Neutral] = {
     "continue_final_message": _only(False),
     "chat_template": _never,

@@ -1,6 +1,6 @@
 """Request bodies of the endpoints: the fields that are honoured, with their bounds. `frontend.bodies` decodes into these."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -155,6 +155,18 @@ class CompletionRequest(GenerationRequest, kw_only=True):
     echo: bool = False
     best_of: Annotated[int, msgspec.Meta(ge=1)] | None = None
     add_special_tokens: bool = True
+
+
+class EmbeddingRequest(msgspec.Struct, kw_only=True):
+    """POST /v1/embeddings. `input`: a string, token ids, or a list of either. `pooling`: what of the last hidden states is taken."""
+
+    input: Any
+    model: str | None = None
+    encoding_format: Literal["float", "base64"] = "float"
+    pooling: Literal["mean", "last"] = "mean"
+    add_special_tokens: bool = True
+    truncate_prompt_tokens: Annotated[int, msgspec.Meta(ge=-1, le=2**31 - 1)] | None = None
+    priority: Annotated[int, msgspec.Meta(ge=-100, le=100)] = 0
 
 
 class TokenizeRequest(msgspec.Struct, kw_only=True):

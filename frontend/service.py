@@ -8,6 +8,7 @@ from frontend import catalogue, health
 from frontend.chat import chat_completions
 from frontend.completions import completions
 from frontend.core import Core
+from frontend.embeddings import embeddings
 from frontend.errors import ApiError
 from frontend.explain import cancel_request, list_requests, show_request
 from frontend.middleware import Boundary, Handler, add_headers
@@ -43,6 +44,7 @@ def make_app(core: Core) -> web.Application:
     routes.add_post("/detokenize", _when_ready(core, detokenize))
     routes.add_post("/v1/chat/completions", _counted(core, chat_completions))
     routes.add_post("/v1/completions", _counted(core, completions))
+    routes.add_post("/v1/embeddings", _counted(core, embeddings))
     return app
 
 

@@ -7,7 +7,7 @@ import msgspec
 from messages.explain import Explain
 from messages.key import Key
 from messages.request import Label, TokenId
-from messages.sampling import MAX_BAD_WORD_TOKENS, Constraints, SamplingParams
+from messages.sampling import MAX_BAD_WORD_TOKENS, Constraints, Pooling, SamplingParams
 
 
 class Admit(msgspec.Struct, frozen=True, kw_only=True, tag="admit"):
@@ -18,6 +18,8 @@ class Admit(msgspec.Struct, frozen=True, kw_only=True, tag="admit"):
     last of which carries a finish, or with one `messages.tokens.Refused` per key.
 
     `banned`: the bad words of `constraints` as tokens, one or more each.
+
+    `pooling`: the sums of hidden states that make an embedding of the prompt come in `messages.tokens.PromptScores`.
 
     `tenant` shares the machine fairly with other tenants. `cache_salt` and `tenant` together name the prefix cache this prompt may
     read and feed: requests that differ in either never see each other's blocks.
@@ -34,6 +36,7 @@ class Admit(msgspec.Struct, frozen=True, kw_only=True, tag="admit"):
     tenant: Label = ""
     cache_salt: Label = ""
     constraints: Constraints | None = None
+    pooling: Pooling = ""
     banned: list[Annotated[list[TokenId], msgspec.Meta(min_length=1, max_length=MAX_BAD_WORD_TOKENS)]] = []
 
 

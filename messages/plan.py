@@ -59,11 +59,16 @@ class Biases(msgspec.Struct, frozen=True, kw_only=True):
     word_tokens: bytes = b""
 
 
+POOLED = -1
+"""In the `top` column of Scores."""
+
+
 class Scores(msgspec.Struct, frozen=True, kw_only=True):
-    """Positions inside this plan's prompt chunks whose logprobs are wanted, answered with `messages.result.ScoreColumns`.
+    """Positions inside this plan's prompt chunks whose logprobs or hidden states are wanted, answered with `messages.result.ScoreColumns`.
 
     Per row i32: `slot`, `start` (the first such position), `count` >= 1, `top` (number of alternatives). `tokens` i32, concatenated: the token
-    that follows each of them in the prompt, whose logprob it is.
+    that follows each of them in the prompt, whose logprob it is. A row whose `top` is POOLED has no tokens here: it wants the sum of the model's
+    last hidden states at its positions.
     """
 
     slot: bytes

@@ -33,8 +33,11 @@ class Attached(msgspec.Struct, frozen=True, kw_only=True, tag="attached"):
 
 
 class ScoreColumns(msgspec.Struct, frozen=True, kw_only=True):
-    """Logprobs of prompt tokens. `slot`, `start`, `count` and `top` as in the plan's Scores; one value of `chosen` (f32) for each position, and
-    `top` values of `top_ids` (i32) and `top_values` (f32), best first."""
+    """What the plan's Scores asked for; `slot`, `start`, `count` and `top` are as there.
+
+    Logprobs: one value of `chosen` (f32) for each position, and `top` values of `top_ids` (i32) and `top_values` (f32), best first. `states` f32: one
+    vector, as long as the model's hidden size, for each POOLED row.
+    """
 
     slot: bytes
     start: bytes
@@ -43,6 +46,7 @@ class ScoreColumns(msgspec.Struct, frozen=True, kw_only=True):
     chosen: bytes
     top_ids: bytes
     top_values: bytes
+    states: bytes = b""
 
 
 class StepResult(msgspec.Struct, frozen=True, kw_only=True, tag="result"):

@@ -1,6 +1,6 @@
 """How tokens are chosen and when a sequence ends: travels unchanged from the frontend to the scheduler."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -13,6 +13,8 @@ MAX_ALLOWED = 8192
 MAX_BAD_WORDS = 256
 MAX_BAD_WORD_TOKENS = 16
 
+Pooling = Literal["", "mean", "last"]
+"""What becomes of a prompt's hidden states: nothing, their mean, or the last of them alone."""
 Id = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 
 

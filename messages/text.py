@@ -73,7 +73,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="
     """The last message of a key: a finish reason (`stop`, `length`) or a problem, exactly one of them.
 
     The fields that a TextDelta has are as there. `stop_reason` is the stop string or stop token id that matched, None for an end token.
-    Totals are of the whole sequence.
+    Totals are of the whole sequence. `embedding` f32 is that of the prompt, of length 1, if one was asked for.
     """
 
     key: Key
@@ -88,6 +88,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="
     stop_reason: str | int | None = None
     completion_tokens: int = 0
     cached_tokens: int = 0
+    embedding: bytes = b""
 
 
 class Tokenized(msgspec.Struct, frozen=True, tag="tokenized"):

@@ -23,7 +23,7 @@ from scheduler.finish import finish_of
 from scheduler.geometry import Geometry, geometry_of
 from scheduler.pace import Pace
 from scheduler.policy import Policy
-from scheduler.requests import WAITING, Request, misfit, read_admit, salt_of
+from scheduler.requests import WAITING, Request, misfit, read_admit, reads_prompt, salt_of
 from scheduler.scores import delivered
 from scheduler.session import InFlight, Session
 from scheduler.shares import Shares
@@ -233,10 +233,9 @@ class Engine:
             tenant=admit.tenant,
             salt=salt_of(admit, leader, self._arrivals, self._args.prefix_cache),
             fitted=self.session is not None,
-            leader=leader if admit.sampling.prompt_logprobs < 0 else None,
-            bias=bias,
-            top_scores=admit.sampling.prompt_logprobs,
-        )
+            leader=None if reads_prompt(admit) else leader,
+            bias=bias, top_scores=admit.sampling.prompt_logprobs, pooling=admit.pooling,
+        )  # fmt: skip
         self._live[key] = request
         self._shares.join(request.tenant)
         self._waiting.push(request)

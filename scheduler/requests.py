@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from messages.admit import Admit
-from messages.sampling import SamplingParams
+from messages.sampling import Pooling, SamplingParams
 from messages.text import Problem
 from scheduler.bias import Bias
 from scheduler.errors import ContractError
@@ -23,7 +23,7 @@ class Request:
     first itself. `fitted`: it has been checked against a worker's geometry. `ran`: it had a slot before. `cached`: tokens it did not have to
     compute when it first got one. `hit`: cached tokens last seen while it waited, None before. `passes`: how often others went past it.
     `bias`: changes to its logits. `top_scores`: alternatives of its prompt's logprobs, -1 when none are wanted; those at positions below `scored`
-    have been delivered.
+    have been delivered. `pooling`: it wants sums of hidden states instead.
     """
 
     key: int
@@ -45,6 +45,7 @@ class Request:
     bias: Bias | None = None
     top_scores: int = -1
     scored: int = 0
+    pooling: Pooling = ""
     slot: int = WAITING
     ran: bool = False
     cached: int = 0
@@ -69,12 +70,17 @@ def read_admit(admit: Admit, tokenizers: dict[str, int]) -> I32:
         raise ContractError(f"admit with a bad prompt column: {error}") from error
 
 
+def reads_prompt(admit: Admit) -> bool:
+    """It wants logprobs or hidden states of its prompt."""
+    return admit.sampling.prompt_logprobs >= 0 or admit.pooling != ""
+
+
 def salt_of(admit: Admit, leader: Request | None, order: int, cache: bool) -> str | None:
     """Requests of one salt share prefixes. Without the `cache` only the choices of one prompt do: `order` is that of the first.
 
-    A request that wants logprobs of its prompt shares nothing: they come only from computing it.
+    A request that wants logprobs or hidden states of its prompt shares nothing: they come only from computing it.
     """
-    if admit.sampling.prompt_logprobs >= 0:
+    if reads_prompt(admit):
         return None
     if cache:
         return f"{len(admit.tenant)}:{admit.tenant}{admit.cache_salt}"

@@ -1,11 +1,13 @@
-"""The logprobs of one prompt, which come in parts before the first token of its answer."""
+"""The logprobs of one prompt, or its embedding, which come in parts before the first token of its answer."""
 
 import math
+
+import numpy as np
 
 from messages.text import TokenLogprob
 from messages.tokens import PromptScores
 from tokenizer_proc.pieces import Pieces
-from transport.columns import ColumnError, view_f32, view_i32
+from transport.columns import F32, ColumnError, pack_f32, view_f32, view_i32
 
 
 class Scoring:
@@ -43,3 +45,30 @@ class Scoring:
     def _logprob(self, position: int, logprob: float, top: list[tuple[int, bytes, float]]) -> TokenLogprob:
         token = self._prompt[position]
         return TokenLogprob(token, self._of[token], logprob, top, token in self._hidden)
+
+
+class Embedding:
+    """The mean of the last hidden states at `positions` of them (1: the last alone), divided by its length."""
+
+    def __init__(self, positions: int) -> None:
+        self._missing = positions
+        self._sum: F32 | None = None
+
+    @property
+    def complete(self) -> bool:
+        return not self._missing
+
+    def add(self, message: PromptScores) -> None:
+        """Raises ColumnError when it is not what follows."""
+        states = view_f32(message.states)
+        if not 0 < message.count <= self._missing or not states.size or (self._sum is not None and states.size != self._sum.size):
+            raise ColumnError(f"{states.size} hidden values of {message.count} positions, where {self._missing} are missing")
+        self._missing -= message.count
+        self._sum = states if self._sum is None else self._sum + states
+
+    def vector(self) -> bytes:
+        """f32; zeros stay zeros. Once it is complete."""
+        if self._sum is None:
+            raise ValueError("an embedding of no states")
+        length = float(np.linalg.norm(self._sum.astype(np.float64)))
+        return pack_f32(self._sum / np.float32(length) if length else self._sum)

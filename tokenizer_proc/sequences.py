@@ -8,7 +8,7 @@ from messages.request import Generate
 from messages.text import FINISH_LENGTH, FINISH_STOP, Ended, TextDelta, TokenLogprob
 from messages.tokens import FINISH_END_TOKEN, RUNNING
 from tokenizer_proc.detokenizer import Detokenizer
-from tokenizer_proc.scores import Scoring
+from tokenizer_proc.scores import Embedding, Scoring
 from tokenizer_proc.stops import StopMatcher
 
 
@@ -35,7 +35,7 @@ class Sequence:
     """One key. `prefix` (an echoed prompt) goes out before its first text. `tokens` counts generated tokens, end token included.
 
     Stop strings do not match in the text of the first `min_tokens` tokens. `scoring`: the prompt's logprobs, which go out with the first message.
-    `silent`: only the prompt was asked for, what is generated is not said.
+    `silent`: only the prompt was asked for, what is generated is not said. `embedding`: of the prompt, for a silent one.
     """
 
     key: Key
@@ -52,6 +52,7 @@ class Sequence:
     with_ids: bool = False
     silent: bool = False
     scoring: Scoring | None = None
+    embedding: Embedding | None = None
     ids: list[int] = field(default_factory=list)
     prompt_ids: list[int] = field(default_factory=list)
 
@@ -76,7 +77,20 @@ class Sequence:
 
     def _prompt_only(self) -> Ended:
         scores, prompt_ids = self._account()[3:]
-        return Ended(key=self.key, finish=FINISH_LENGTH, text=self._said(""), prompt=scores, prompt_ids=prompt_ids, cached_tokens=self.cached)
+        return Ended(
+            key=self.key,
+            finish=FINISH_LENGTH,
+            text=self._said(""),
+            prompt=scores,
+            prompt_ids=prompt_ids,
+            cached_tokens=self.cached,
+            embedding=b"" if self.embedding is None else self.embedding.vector(),
+        )
+
+    @property
+    def lacks_parts(self) -> bool:
+        """Something of the prompt has not come that must be there before the first token."""
+        return any(part is not None and not part.complete for part in (self.scoring, self.embedding))
 
     def _end(self, token: int, finish: int, text: str) -> Ended:
         if self.stops.matched is None:

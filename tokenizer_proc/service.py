@@ -18,7 +18,7 @@ from tokenizer_proc.cluster_view import SCHEDULER, ClusterView
 from tokenizer_proc.detokenizer import Detokenizer, decode
 from tokenizer_proc.errors import RequestError
 from tokenizer_proc.prompts import PromptEncoder, size_of
-from tokenizer_proc.scores import Scoring
+from tokenizer_proc.scores import Embedding, Scoring
 from tokenizer_proc.sequences import Sequence, Sequences, end_rules
 from tokenizer_proc.step_texts import Send, StepTexts
 from tokenizer_proc.stops import MAX_STOP_CHARACTERS, StopMatcher
@@ -216,6 +216,7 @@ class Service:
             cache_salt=request.cache_salt,
             constraints=request.constraints,
             banned=encoded.banned,
+            pooling=request.pooling,
         )
         if self.cluster.context is None or not self.scheduler(admit):
             self._refuse(request.frontend, keys, problems.not_ready() if self.cluster.context is None else problems.overloaded())
@@ -234,6 +235,7 @@ class Service:
                 with_ids=request.with_ids,
                 prompt_ids=ids if request.with_ids else [],
                 silent=silent,
+                embedding=Embedding(len(ids) if request.pooling == "mean" else 1) if request.pooling else None,
                 scoring=Scoring(ids, vocabulary.pieces, request.skip_special_tokens) if request.sampling.prompt_logprobs >= 0 else None,
             )
             self.sequences.add(sequence)
@@ -254,10 +256,11 @@ class Service:
 
     def _scores(self, message: PromptScores) -> None:
         sequence = self.sequences.get(message.key)
-        if sequence is None or sequence.scoring is None:
+        part = None if sequence is None else sequence.embedding or sequence.scoring
+        if sequence is None or part is None:
             return
         try:
-            sequence.scoring.add(message)
+            part.add(message)
         except ColumnError as error:
             self.inbox.reject(f"scores: {error}")
             step = StepTexts()
@@ -288,7 +291,7 @@ class Service:
             self.sequences.remove([row.key])
             step.add(sequence.frontend, Ended(key=row.key, problem=problem, completion_tokens=sequence.tokens))
             return False
-        if row.position != sequence.tokens or (sequence.scoring is not None and not sequence.scoring.complete):
+        if row.position != sequence.tokens or (not row.position and sequence.lacks_parts):
             return self._out_of_order(sequence, row, step)
         sequence.cached = message.cached.get(row.key, sequence.cached)
         self.counters.completion_tokens += 1

@@ -116,5 +116,9 @@ class Decoder:
             rows = torch.cat((rows, rows.new_zeros(fast - count, rows.shape[1])))
         return self._head(rows)[:count]
 
+    def normed(self, x: Tensor, wanted: Tensor) -> Tensor:
+        """The rows `wanted` of hidden states after the last norm."""
+        return self._kernels.rms_norm(x.index_select(0, wanted), self._weights.norm, self.config.norm_eps)
+
     def _head(self, x: Tensor) -> Tensor:
         return self._kernels.norm_linear(x, self._weights.norm, self.config.norm_eps, self._weights.head, torch.float32)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from messages.plan import Admissions, Appends, Biases, Copies, Prefills, Scores, StepPlan
+from messages.plan import POOLED, Admissions, Appends, Biases, Copies, Prefills, Scores, StepPlan
 from transport.columns import F32, I32, I64, ColumnError, view_f32, view_i32, view_i64, view_slots, view_u8
 from worker.bias import REMEMBERED, RowBias, pad_words
 from worker.scores import Scored
@@ -141,13 +141,19 @@ class PlanReader:
         _unique(slot, "slot of scores")
         place = np.array([int(np.flatnonzero(prompts == number)[0]) for number in slot.tolist()])
         first = start - rows.start[place]
-        _require((count >= 1).all() and count.sum() == len(tokens), "scored tokens do not fit their rows")
+        pooled = top == POOLED
+        _require((count >= 1).all() and count[~pooled].sum() == len(tokens), "scored tokens do not fit their rows")
         _require(((first >= 0) & (first + count <= rows.count[place])).all(), "scores outside a row's chunk")
-        _require(((top >= 0) & (top <= self._slots.vocab)).all(), "alternatives of scores out of range")
+        _require(((top >= POOLED) & (top <= self._slots.vocab)).all(), "alternatives of scores out of range")
         _in_range(tokens, self._slots.vocab, "scored token")
         begin = (np.cumsum(rows.count) - rows.count)[place] + first
-        index = np.concatenate([np.arange(one, one + size) for one, size in zip(begin.tolist(), count.tolist(), strict=True)])
-        return Scored(asked=scores, index=index, token=tokens, count=count, top=top)
+        index, pool_index = (
+            np.concatenate([np.arange(0), *(np.arange(one, one + size) for one, size in zip(begin[which], count[which], strict=True))])
+            for which in (~pooled, pooled)
+        )
+        return Scored(
+            asked=scores, index=index, token=tokens, count=count[~pooled], top=top[~pooled], pool_index=pool_index, pool_count=count[pooled]
+        )
 
     def _seen(self, admit: Admissions) -> None:
         slot = view_i32(admit.seen_slot)

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any
 
 import msgspec
@@ -21,7 +22,7 @@ from worker.bias import sample_biased
 from worker.decoder import Decoder, StepInput
 from worker.memory import Cache
 from worker.plan import PlanReader, Rows
-from worker.scores import Scored, compute, score_columns
+from worker.scores import Found, Scored, compute, score_columns
 from worker.slots import Slots
 from worker.totals import Totals
 
@@ -121,10 +122,9 @@ class Engine:
         return self._decoder.logits(x, step.wanted), scores
 
     def _score(self, x: Tensor, scored: Scored) -> ScoreColumns:
-        index, token = self._on_device(scored.index), self._on_device(scored.token.astype(np.int64))
-        found = compute(self._decoder, self._kernels, x, index, token, scored.most)
-        chosen, top, top_ids = (part.cpu().numpy() for part in found)
-        return score_columns(scored, chosen, top, top_ids)
+        columns = (self._on_device(column.astype(np.int64)) for column in (scored.index, scored.token, scored.pool_index))
+        found = compute(self._decoder, self._kernels, x, scored, *columns)
+        return score_columns(scored, Found(**{part.name: getattr(found, part.name).cpu() for part in fields(found)}))
 
     def _advance(self, rows: Rows, prefills: int) -> None:
         """Lengths, and what the rows that note their tokens have now (a decoded token was noted when it was sampled)."""

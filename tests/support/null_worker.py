@@ -18,7 +18,7 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from messages.plan import Admissions, Attach, Biases, Copies, Prefills, Scores, Shutdown, StepPlan, ToWorker
+from messages.plan import POOLED, Admissions, Attach, Biases, Copies, Prefills, Scores, Shutdown, StepPlan, ToWorker
 from messages.result import NON_FINITE, OK, Attached, FromWorker, ScoreColumns, StepFailed, StepResult, WorkerReady
 from messages.tokens import FINISH_END_TOKEN, FINISH_ERROR, FINISH_LENGTH, LogprobColumns
 from tests.support.null_memory import CELL_BYTES, Memory, Row, cells
@@ -181,13 +181,18 @@ class NullWorker:
         }
         slots = view_i32(scores.slot).tolist()
         columns = [view_i32(column, len(slots)).tolist() for column in (scores.start, scores.count, scores.top)]
-        tokens = view_i32(scores.tokens, sum(columns[1])).tolist()
+        tokens = view_i32(scores.tokens, sum(count for count, top in zip(*columns[1:], strict=True) if top != POOLED)).tolist()
         wide: list[int] = []
+        states: list[float] = []
         place = 0
         for slot, start, count, top in zip(slots, *columns, strict=True):
             first, last = within[slot]
-            require(first <= start and count > 0 and start + count <= min(last, self.rows[slot].prompt_len - 1), f"scores of slot {slot}")
+            most = self.rows[slot].prompt_len - (top != POOLED)
+            require(first <= start and count > 0 and start + count <= min(last, most), f"scores of slot {slot}")
             self.rows[slot].scored = True
+            if top == POOLED:
+                states += [sum(range(start, start + count)), count]
+                continue
             wide += [token + 1 + number for token in tokens[place : place + count] for number in range(top)]
             place += count
         return ScoreColumns(
@@ -198,6 +203,7 @@ class NullWorker:
             chosen=pack_f32([-token / 8 for token in tokens]),
             top_ids=pack_i32(wide),
             top_values=pack_f32([-token / 8 for token in wide]),
+            states=pack_f32(states),
         )
 
     def _put_in_flight(self, slots: list[int], copied: list[int]) -> None:

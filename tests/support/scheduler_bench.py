@@ -7,7 +7,7 @@ from typing import cast
 from messages.admit import Abort, Admit
 from messages.plan import ToWorker
 from messages.result import Attached
-from messages.sampling import Constraints, SamplingParams
+from messages.sampling import Constraints, Pooling, SamplingParams
 from messages.text import Problem
 from messages.tokens import FINISH_ERROR, RUNNING, PromptScores, Refused, Tokens
 from scheduler.args import SchedulerArgs
@@ -60,6 +60,7 @@ class Client:
         self.chosen: dict[int, list[float]] = {}
         self.top_ids: dict[int, list[list[int]]] = {}
         self.scores: dict[int, list[float]] = {}
+        self.states: dict[int, list[tuple[int, int, list[float]]]] = {}
         self.score_tops: dict[int, list[int]] = {}
         self.messages = 0
 
@@ -91,6 +92,10 @@ class Client:
         self._read_logprobs(message, keys)
 
     def _read_scores(self, message: PromptScores) -> None:
+        if message.states:
+            self.states.setdefault(message.key, []).append((message.start, message.count, view_f32(message.states).tolist()))
+            assert (message.chosen, message.top) == (b"", 0)
+            return
         known = self.scores.setdefault(message.key, [])
         assert message.key not in self.tokens, f"key {message.key}: scores after its first token"
         assert message.key not in self.gone
@@ -139,6 +144,7 @@ class Bench:
         cache_salt: str = "",
         constraints: Constraints | None = None,
         banned: list[list[int]] | None = None,
+        pooling: Pooling = "",
     ) -> list[int]:
         """Send an Admit; returns its keys. Seeds default to the keys."""
         keys = [next(self._keys) for _ in range(n)]
@@ -156,6 +162,7 @@ class Bench:
                 cache_salt=cache_salt,
                 constraints=constraints,
                 banned=banned or [],
+                pooling=pooling,
             ),
             self.now,
         )

@@ -7,7 +7,7 @@ import pytest
 
 from messages.admit import Admit
 from messages.result import ScoreColumns, StepResult
-from messages.sampling import Constraints, SamplingParams
+from messages.sampling import Constraints, Pooling, SamplingParams
 from messages.tokens import FINISH_ERROR
 from scheduler.bias import Bias, bias_of
 from scheduler.errors import ContractError
@@ -135,6 +135,47 @@ def test_scores_survive_preemption_restarts_and_aborts() -> None:
     for key, prompt in prompts.items():
         assert client.scores[key] == scored(prompt)
         assert len(client.tokens[key]) == 15
+
+
+@pytest.mark.parametrize("pooling", ["mean", "last"])
+def test_hidden_states_of_every_position_once(pooling: Pooling) -> None:
+    """Beside rows that want logprobs, with preemptions and a worker that comes back; the null worker sums positions."""
+    bench = Bench(attached(blocks=11, slots=4))
+    bench.admit(prompt_of(20), 3)
+    bench.settle()
+    lengths = {bench.admit(prompt_of(length), 6, pooling=pooling)[0]: length for length in (1, 20, 25, 8)}
+    other = bench.admit(prompt_of(20), 6, sampling=SamplingParams(prompt_logprobs=1))[0]
+    for turn in range(40):
+        bench.step()
+        bench.engine.check()
+        if turn == 5:
+            bench.worker.restart()
+    bench.settle()
+    client = bench.clients["tokenizer0"]
+    assert client.scores[other] == scored(prompt_of(20))
+    for key, length in lengths.items():
+        first = length - 1 if pooling == "last" else 0
+        parts = client.states[key]
+        assert [start for start, _, _ in parts] == [first, *(start + count for start, count, _ in parts[:-1])]
+        assert sum(count for _, count, _ in parts) == length - first
+        assert sum(states[0] for _, _, states in parts) == sum(range(first, length))
+        assert key not in client.cached
+
+
+@pytest.mark.parametrize("states", [b"", b"123", pack_i32([1, 2, 3])])
+def test_hidden_states_that_break_the_contract(states: bytes) -> None:
+    bench = Bench()
+    keys = bench.admit(prompt_of(4), 2, pooling="mean") + bench.admit(prompt_of(3), 2, pooling="last")
+    bench.plan()
+    message = bench.worker.deliver()
+    assert isinstance(message, StepResult)
+    assert message.scores is not None
+    wrong = msgspec.structs.replace(message.scores, states=states)
+    with pytest.raises(ContractError):
+        bench.engine.receive(msgspec.structs.replace(message, scores=wrong), bench.now)
+    bench.flush()
+    bench.settle()
+    assert [len(bench.clients["tokenizer0"].tokens[key]) for key in keys] == [2, 2]
 
 
 @pytest.mark.parametrize("fault", ["missing", "uncalled for", "slot", "chosen", "top_ids", "top_values"])

@@ -187,10 +187,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         self._numbers += 1
         common = space << SPACE_SHIFT | (0 if poison is None else POISON_SEED_MARK | poison)
         seeds = [common | (self._numbers * 4 + choice) << 10 for choice in range(n)]
-        place = dict(zip(("tenant", "cache_salt"), SPACES[space], strict=True))
+        tenant, salt = SPACES[space]
         keys = self.bench.admit(
             prompt, max_tokens, n=n, end_ids=ends, tokenizer=tokenizer, priority=priority, seeds=seeds, sampling=sampling, constraints=constraints,
-            banned=banned, **place,
+            banned=banned, tenant=tenant, cache_salt=salt,
         )  # fmt: skip
         client = self.bench.clients[tokenizer]
         for key, number in zip(keys, seeds, strict=True):

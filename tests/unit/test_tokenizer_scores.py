@@ -9,9 +9,9 @@ import pytest
 
 from messages.tokens import PromptScores
 from tests.support.tokenizers import folder_vocabulary
-from tokenizer_proc.scores import Scoring
+from tokenizer_proc.scores import Embedding, Scoring
 from tokenizer_proc.vocabulary import Vocabulary
-from transport.columns import ColumnError, pack_f32, pack_i32
+from transport.columns import ColumnError, pack_f32, pack_i32, view_f32
 
 BOS = 292
 PROMPT = [BOS, 64, 65, 66]
@@ -70,3 +70,27 @@ def test_parts_that_are_refused(vocabulary: Vocabulary, fault: str) -> None:
         scoring.add(msgspec.structs.replace(part(0, [-1.0], 2), **BAD[fault]))
     scoring.add(part(0, [-1.0] * 3))
     assert scoring.complete
+
+
+def states(count: int, values: list[float]) -> PromptScores:
+    return PromptScores(key=1, start=0, top=0, chosen=b"", top_ids=b"", top_values=b"", count=count, states=pack_f32(values))
+
+
+def test_an_embedding_is_the_direction_of_the_sum() -> None:
+    embedding = Embedding(5)
+    embedding.add(states(2, [1.0, 0.0, 2.0]))
+    assert not embedding.complete
+    for wrong in (states(0, [1.0] * 3), states(4, [1.0] * 3), states(1, [1.0] * 2), states(1, []), states(-1, [1.0] * 3)):
+        with pytest.raises(ColumnError):
+            embedding.add(wrong)
+    embedding.add(states(3, [2.0, 4.0, -2.0]))
+    assert embedding.complete
+    assert view_f32(embedding.vector()).tolist() == pytest.approx([0.6, 0.8, 0.0])
+
+
+def test_an_embedding_of_zeros_and_of_nothing() -> None:
+    embedding = Embedding(1)
+    with pytest.raises(ValueError, match="no states"):
+        embedding.vector()
+    embedding.add(states(1, [0.0, 0.0]))
+    assert view_f32(embedding.vector()).tolist() == [0.0, 0.0]

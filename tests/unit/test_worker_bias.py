@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
 from messages.plan import Biases, Scores, StepPlan
@@ -118,6 +119,35 @@ def test_scores_of_prompt_chunks(dice: Engine, monkeypatch: pytest.MonkeyPatch, 
     later = dice.run(planner.plan(chunks=[Chunk(1, 3, ids[3:], True)], decode=[0, 2], scores=scores(1, 4, [A, A], 1)))
     assert later.scores is not None
     assert view_f32(later.scores.chosen).tolist() == pytest.approx([LOGPROBS[A]] * 2, abs=1e-3)
+
+
+def test_sums_of_hidden_states(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all or some positions of a chunk, beside a row with logprobs; in pieces or at once."""
+    engine = make_engine(models / "rand-byte", kv_tokens=512)
+    ids = [5, A, B, C, D, 7]
+    found = []
+    for piece in (1, 1 << 24):
+        monkeypatch.setattr(worker_scores, "PIECE_VALUES", piece)
+        engine.reset()
+        rows = [Row(slot=0, prompt=ids, blocks=[0]), Row(slot=1, prompt=ids[:3], blocks=[1]), Row(slot=2, prompt=ids, blocks=[2])]
+        asked = Scores(
+            slot=pack_i32([2, 1, 0]), start=pack_i32([0, 0, 5]), count=pack_i32([6, 2, 1]), top=pack_i32([-1, 0, -1]), tokens=pack_i32([A, B])
+        )
+        chunks = [Chunk(row.slot, 0, row.prompt, True) for row in rows]
+        result = engine.run(Planner().plan(admit=rows, chunks=chunks, scores=asked))
+        assert result.scores is not None
+        assert len(view_f32(result.scores.chosen)) == 2
+        found.append(view_f32(result.scores.states).reshape(2, engine.config.hidden))
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-5, atol=1e-5)
+    single = []
+    for length in range(1, len(ids) + 1):
+        engine.reset()
+        asked = Scores(slot=pack_i32([0]), start=pack_i32([length - 1]), count=pack_i32([1]), top=pack_i32([-1]), tokens=b"")
+        row = Row(slot=0, prompt=ids[:length], blocks=[0])
+        result = engine.run(Planner().plan(admit=[row], chunks=[Chunk(0, 0, ids[:length], True)], scores=asked))
+        assert result.scores is not None
+        single.append(view_f32(result.scores.states))
+    np.testing.assert_allclose(found[0], [np.sum(single, 0), single[-1]], rtol=1e-4, atol=1e-4)
 
 
 def plan(**changes: Any) -> StepPlan:

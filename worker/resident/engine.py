@@ -3,7 +3,7 @@
 import gc
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import torch
@@ -29,7 +29,7 @@ from worker.resident.parcel import Parcel, Parcels
 from worker.resident.penalties import PooledSlots
 from worker.resident.reader import Asked, Deliver, Launched, Reader, Scoring
 from worker.resident.wishes import FILTERED, PLAIN, SEPARATE, Wishes, wishes_of
-from worker.scores import Scored, compute
+from worker.scores import Found, Scored, compute
 from worker.totals import Totals
 
 DRAWN = 0
@@ -253,7 +253,8 @@ class ResidentEngine:
         """A step with prompt chunks or block copies, launch by launch."""
         layout = lay_out(rows, sampled, self._tile) if len(rows.slot) else None
         columns = [] if layout is None else layout.columns
-        scored = [] if rows.scored is None else [rows.scored.index.astype(np.int32), rows.scored.token]
+        asked = rows.scored
+        scored = [] if asked is None else [asked.index.astype(np.int32), asked.token, asked.pool_index.astype(np.int32)]
         there = self._write(parcel, pairs, [*copies, *columns, *wishes.columns, *wishes.bias, *scored])
         source, target = there[0].long(), there[1].long()
         if len(source):
@@ -267,15 +268,14 @@ class ResidentEngine:
             self._kernels.begin_rows(self._arena.columns, slot[first:], token[first:], position[first:])
         longest, balanced = longest_and_balance(rows.start[len(rows.start) - rows.decodes :])
         x = self._hidden(token, slot, position, tiles, rows.decodes, longest, balanced)
-        scoring = None if rows.scored is None else self._score(x, rows.scored, *there[-2:])
+        scoring = None if asked is None else self._score(x, asked, there[-3:])
         if not len(drawn):
             return drawn, None, scoring
         return *self._sample(self._decoder.logits(x, wanted), drawn, wishes, there[8 : len(there) - len(scored)]), scoring
 
-    def _score(self, x: Tensor, scored: Scored, index: Tensor, token: Tensor) -> Scoring:
-        found = compute(self._decoder, self._kernels, x, index.long(), token.long(), scored.most)
-        chosen, top, top_ids = (self._to_host(part) for part in found)
-        return Scoring(scored=scored, chosen=chosen, top=top, top_ids=top_ids)
+    def _score(self, x: Tensor, scored: Scored, columns: list[Tensor]) -> Scoring:
+        found = compute(self._decoder, self._kernels, x, scored, *(column.long() for column in columns))
+        return Scoring(scored=scored, found=Found(**{part.name: self._to_host(getattr(found, part.name)) for part in fields(found)}))
 
     def _forward(
         self, token: Tensor, slot: Tensor, position: Tensor, tiles: Tensor, wanted: Tensor | None, singles: int, longest: int, balanced: bool

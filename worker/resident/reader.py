@@ -13,7 +13,7 @@ from messages.result import NON_FINITE, OK, ScoreColumns, StepResult
 from messages.tokens import LogprobColumns
 from transport.columns import I32, pack_f32, pack_i32, pack_u8
 from worker.resident.parcel import Parcel, Parcels
-from worker.scores import Scored, score_columns
+from worker.scores import Found, Scored, score_columns
 from worker.totals import Totals
 
 LONGEST_GAP = 0.05
@@ -50,15 +50,13 @@ class Asked:
 
 @dataclass(frozen=True, kw_only=True)
 class Scoring:
-    """Logprobs of prompt tokens on their way to the host: chosen [N], top and top ids [N, most]."""
+    """Logprobs and hidden states of prompts on their way to the host."""
 
     scored: Scored
-    chosen: Tensor
-    top: Tensor
-    top_ids: Tensor
+    found: Found
 
     def columns(self) -> ScoreColumns:
-        return score_columns(self.scored, self.chosen.numpy(), self.top.numpy(), self.top_ids.numpy())
+        return score_columns(self.scored, self.found)
 
 
 @dataclass(frozen=True, kw_only=True)
