@@ -2,6 +2,7 @@
 
 import secrets
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -16,6 +17,8 @@ from frontend.sse import EventStream
 from messages.request import Generate, Prompt
 from messages.sampling import Constraints, SamplingParams, StopRules
 
+C = TypeVar("C")
+
 
 @dataclass(frozen=True)
 class Job:
@@ -29,12 +32,12 @@ class Job:
     echo: bool = False
 
 
-class WholeBody(msgspec.Struct):
+class WholeBody(msgspec.Struct, Generic[C]):
     id: str
     object: str
     created: int
     model: str
-    choices: list[msgspec.Struct]
+    choices: list[C]
     usage: Usage
 
 

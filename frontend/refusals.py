@@ -4,11 +4,23 @@ The rule is 'never ignored in silence': a field either takes effect, or has a va
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from frontend.errors import invalid
 
-Neutral = Callable[[Any], bool]
+Schema = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Neutral:
+    """Which JSON values of a field change nothing, as a test and (None: there are none) as a JSON Schema."""
+
+    check: Callable[[Any], bool]
+    schema: Schema | None = None
+
+    def __call__(self, value: Any) -> bool:
+        return self.check(value)
 
 
 def _only(*values: Any) -> Neutral:
@@ -17,19 +29,15 @@ def _only(*values: Any) -> Neutral:
     def check(value: Any) -> bool:
         return any(value == neutral and isinstance(value, bool) == isinstance(neutral, bool) for neutral in values)
 
-    return check
+    return Neutral(check, {"enum": list(values)})
 
 
-def _text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _labels(value: Any) -> bool:
-    return isinstance(value, dict) and all(isinstance(item, str) for item in value.values())
-
-
-def _never(value: Any) -> bool:
-    return False
+_text = Neutral(lambda value: isinstance(value, str), {"type": "string"})
+_labels = Neutral(
+    lambda value: isinstance(value, dict) and all(isinstance(item, str) for item in value.values()),
+    {"type": "object", "additionalProperties": {"type": "string"}},
+)
+_never = Neutral(lambda value: False)
 
 
 # Fields that only identify or label: any value of the right type changes nothing about the answer.

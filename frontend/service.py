@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
-from frontend import catalogue, health
+from frontend import catalogue, health, reference
 from frontend.chat import chat_completions
 from frontend.completions import completions
 from frontend.core import Core
@@ -30,6 +30,8 @@ def make_app(core: Core) -> web.Application:
     routes = app.router
     routes.add_get("/", _plain(core, health.hint))
     routes.add_get("/version", _plain(core, health.version))
+    routes.add_get("/openapi.json", _plain(core, reference.openapi))
+    routes.add_get("/docs", _plain(core, reference.docs))
     routes.add_get("/metrics", _plain(core, health.metrics))
     routes.add_get("/health", _plain(core, health.ready))
     routes.add_get("/health/live", _plain(core, health.live))

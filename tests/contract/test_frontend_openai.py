@@ -65,4 +65,4 @@ def test_errors(client: openai.OpenAI) -> None:
         client.chat.completions.create(model=MODEL, messages=MESSAGES, response_format={"type": "json_object"})
     assert (refused.value.code, refused.value.param) == ("unsupported_parameter", "response_format")
     with pytest.raises(openai.NotFoundError):
-        client.embeddings.create(model=MODEL, input="A", encoding_format="float")
+        client.models.retrieve("nope")

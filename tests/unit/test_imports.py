@@ -68,11 +68,13 @@ CLI = {
 ROUTES = [
     "DELETE /v1/requests/{id}",
     "GET /",
+    "GET /docs",
     "GET /health",
     "GET /health/live",
     "GET /health/ready",
     "GET /health/startup",
     "GET /metrics",
+    "GET /openapi.json",
     "GET /v1/models",
     "GET /v1/models/{id}",
     "GET /v1/requests",
@@ -82,6 +84,7 @@ ROUTES = [
     "POST /tokenize",
     "POST /v1/chat/completions",
     "POST /v1/completions",
+    "POST /v1/embeddings",
 ]
 
 
