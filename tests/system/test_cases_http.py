@@ -99,7 +99,7 @@ BODIES: dict[str, tuple[bytes, int]] = {
     "infinity": (b'{"prompt": "A", "temperature": 1e999}', 400),
     "huge number": (b'{"prompt": "A", "seed": ' + b"9" * 5000 + b"}", 400),
     "huge exponent": (b'{"prompt": "A", "n": 1e400}', 400),
-    "unknown field": (b'{"prompt": "A", "promt": "B"}', 400),
+    "unknown field": (b'{"prompt": "A", "prompts": "B"}', 400),
 }
 FIELDS: dict[str, list[Any]] = {
     "prompt": [5, True, {}, [{}], [[1.5]], [None], ["a", 1], [1, "a"]],
