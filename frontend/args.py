@@ -6,7 +6,7 @@ from transport.lifetime import ProcessArgs
 class FrontendArgs(ProcessArgs, frozen=True, kw_only=True):
     """`port` 0 takes a free port (reported as the fact `port`). `created`: UNIX seconds shown by /v1/models. `body_limit` is in bytes.
 
-    `share_port`: others listen on the same port too; the kernel deals the connections out.
+    `peers`: names of other frontends on the same port; the kernel deals the connections out.
     """
 
     host: str
@@ -15,4 +15,4 @@ class FrontendArgs(ProcessArgs, frozen=True, kw_only=True):
     tokenizers: list[str]
     created: int
     body_limit: int = 32 << 20
-    share_port: bool = False
+    peers: tuple[str, ...] = ()

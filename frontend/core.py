@@ -10,6 +10,7 @@ from frontend.cluster import ClusterView
 from frontend.compression import IDENTITY, content_encoding, inflate
 from frontend.errors import ApiError, invalid, too_large
 from frontend.metrics import Metrics
+from frontend.peers import Peers
 from frontend.register import Register
 from frontend.streams import Dispatcher
 
@@ -24,6 +25,7 @@ class Core:
     metrics: Metrics
     dispatcher: Dispatcher
     register: Register = field(default_factory=Register)
+    peers: Peers = field(default_factory=lambda: Peers("", {}))
 
     def check_model(self, name: str | None) -> None:
         """A request without a model gets the served one. Raises ApiError 404 for any other name."""

@@ -14,6 +14,7 @@ from frontend.middleware import request_id
 from frontend.register import Entry
 from frontend.streams import Run
 from messages.explain import MAX_KEYS, Explain, Explained, Standing
+from messages.peers import FindRequests, FoundRequests
 
 ANSWER_SECONDS = 2.0
 DEFAULT_LISTED = 100
@@ -35,32 +36,62 @@ class CardList(msgspec.Struct, kw_only=True):
 async def list_requests(core: Core, http: web.Request) -> web.Response:
     """The running requests of all clients, newest first."""
     limit = _limit(http)
-    running = core.register.newest()
-    listed = _bounded(running, limit)
-    return _json(CardList(data=await _cards(core, listed), has_more=len(listed) < len(running)))
+    (mine, more), theirs = await asyncio.gather(_running(core, limit), core.peers.find(limit=limit))
+    listed = sorted([*mine, *(card for found in theirs for card in _read(found))], key=lambda card: card.created, reverse=True)
+    return _json(CardList(data=listed[:limit], has_more=len(listed) > limit or more or any(found.more for found in theirs)))
 
 
 async def show_request(core: Core, http: web.Request) -> web.Response:
     """Raises ApiError 404 for a request that neither runs nor is remembered."""
-    found = _find(core, http)
-    return _json(found if isinstance(found, Card) else (await _cards(core, [found]))[0])
+    return _json(await _card(core, http, cancel=False))
 
 
 async def cancel_request(core: Core, http: web.Request) -> web.Response:
     """End it, if it runs, and answer what has become of it. Raises ApiError 404 as `show_request` does."""
-    found = _find(core, http)
-    if isinstance(found, Card):
-        return _json(found)
-    found.cancel()
-    return _json(card(found, {}, time.monotonic()))
+    return _json(await _card(core, http, cancel=True))
 
 
-def _find(core: Core, http: web.Request) -> Entry | Card:
+async def answer_peer(core: Core, question: FindRequests) -> None:
+    """Tell another frontend what this one knows."""
+    if question.name is None:
+        cards, more = await _running(core, question.limit)
+    else:
+        found, more = await _known(core, question.name, question.cancel), False
+        cards = [] if found is None else [found]
+    core.peers.answer(question.frontend, FoundRequests(key=question.key, cards=msgspec.json.encode(cards), more=more))
+
+
+async def _card(core: Core, http: web.Request, cancel: bool) -> Card:
     name = request_id(http.match_info["id"])
-    found = core.register.find(name)
+    found = await _known(core, name, cancel)
+    if found is None:
+        theirs = [card for answer in await core.peers.find(name, cancel=cancel) for card in _read(answer)]
+        found = next(iter(theirs), None)
     if found is None:
         raise ApiError(404, "request_not_found", f"No request {name!r} is running or has ended lately.", "id")
     return found
+
+
+async def _known(core: Core, name: str, cancel: bool) -> Card | None:
+    """What this frontend knows of the request, after ending it if that is asked for."""
+    found = core.register.find(name)
+    if found is None or isinstance(found, Card):
+        return found
+    if not cancel:
+        return (await _cards(core, [found]))[0]
+    found.cancel()
+    return card(found, {}, time.monotonic())
+
+
+async def _running(core: Core, limit: int) -> tuple[list[Card], bool]:
+    """The newest that run here, and whether there are more."""
+    running = core.register.newest()
+    listed = _bounded(running, limit)
+    return await _cards(core, listed), len(listed) < len(running)
+
+
+def _read(found: FoundRequests) -> list[Card]:
+    return msgspec.json.decode(found.cards, type=list[Card])
 
 
 def _limit(http: web.Request) -> int:

@@ -10,12 +10,15 @@ from aiohttp import web
 from frontend.args import FrontendArgs
 from frontend.cluster import ClusterView
 from frontend.core import Core
+from frontend.explain import answer_peer
 from frontend.metrics import Metrics
+from frontend.peers import Peers
 from frontend.protocol import Connection
 from frontend.service import make_app
 from frontend.shared_metrics import report
 from frontend.streams import ContractError, Dispatcher
 from messages.cluster import READY, STOPPING, ClusterState
+from messages.peers import FindRequests, FoundRequests, FromPeer
 from messages.text import FromTokenizer, Problem
 from transport.lifetime import Lifetime
 from transport.reports import CLUSTER_FEED, Reporter
@@ -46,12 +49,14 @@ class Server:
         self._args = args
         self._lifetime = lifetime
         self._context: zmq.Context[Any] = zmq.Context()
-        self._inbox: Inbox[FromTokenizer] = Inbox(self._context, args.run_dir, args.name, FromTokenizer)
+        self._inbox: Inbox[FromTokenizer | FromPeer] = Inbox(self._context, args.run_dir, args.name, FromTokenizer | FromPeer)
         self._cluster: Subscription[ClusterState] = Subscription(self._context, args.run_dir, CLUSTER_FEED, ClusterState)
-        self._outboxes = {name: Outbox(self._context, args.run_dir, name, linger_ms=200) for name in args.tokenizers}
+        self._outboxes = {name: Outbox(self._context, args.run_dir, name, linger_ms=200) for name in (*args.tokenizers, *args.peers)}
         view = ClusterView(args.tokenizers)
         metrics = Metrics(args.model_name, view, args.name)
-        self._core = Core(args, view, metrics, Dispatcher(args.name, dict(self._outboxes), view, metrics))
+        dispatcher = Dispatcher(args.name, {name: self._outboxes[name] for name in args.tokenizers}, view, metrics)
+        self._core = Core(args, view, metrics, dispatcher, peers=Peers(args.name, {name: self._outboxes[name] for name in args.peers}))
+        self._answering: set[asyncio.Task[None]] = set()
         self._reporter = Reporter(args)
 
     async def serve(self) -> None:
@@ -78,7 +83,7 @@ class Server:
         loop, server = asyncio.get_running_loop(), runner.server
         if server is None:
             raise RuntimeError("the runner has not been set up")
-        where: dict[str, Any] = {"host": self._args.host, "port": self._args.port, "backlog": BACKLOG, "reuse_port": self._args.share_port or None}
+        where: dict[str, Any] = {"host": self._args.host, "port": self._args.port, "backlog": BACKLOG, "reuse_port": bool(self._args.peers) or None}
         listener: asyncio.Server = await loop.create_server(lambda: Connection(server, loop=loop, **_CONNECTION), **where)
         self._announce(listener.sockets[0].getsockname()[1])
         return listener
@@ -88,7 +93,17 @@ class Server:
         self._reporter.facts(port=port)
         self._reporter.phase(READY)
 
-    def _receive(self, message: FromTokenizer) -> None:
+    def _receive(self, message: FromTokenizer | FromPeer) -> None:
+        if isinstance(message, FoundRequests):
+            self._core.peers.receive(message)
+        elif isinstance(message, FindRequests):
+            task = asyncio.get_running_loop().create_task(answer_peer(self._core, message))
+            self._answering.add(task)
+            task.add_done_callback(self._answering.discard)
+        else:
+            self._take_in(message)
+
+    def _take_in(self, message: FromTokenizer) -> None:
         try:
             self._core.dispatcher.receive(message)
         except ContractError as error:
@@ -107,7 +122,7 @@ class Server:
             self._core.dispatcher.fail_lost()
         dropped = sum(outbox.dropped for outbox in self._outboxes.values())
         counters = {"bad_frames": float(self._inbox.bad_frames), "dropped_sends": float(dropped)}
-        if self._args.share_port:
+        if self._args.peers:
             counters |= report(self._core.metrics.registry)
         self._reporter.numbers({"live": float(len(self._core.dispatcher))}, counters)
 

@@ -72,6 +72,8 @@ def run(args: argparse.Namespace) -> int:
     from launcher.machine import commit, machine
 
     if args.workload:
+        if args.start or args.url or args.port:
+            raise LauncherError("--workload A makes a cluster of its own: leave --start, --url and --port out", 2)
         return bench_served.run(args)
     if args.start and args.url:
         raise LauncherError("--start makes a cluster of its own: leave --url out", 2)

@@ -41,6 +41,11 @@ def _rates(text: str) -> list[float]:
     return [number(1, 1e7)(part) for part in text.split(",")]
 
 
+def others(names: Sequence[str], name: str) -> tuple[str, ...]:
+    """All but one."""
+    return tuple(other for other in names if other != name)
+
+
 def settle(stand: Stand, port: int) -> None:
     """Wait until the frontends have heard that the cluster is ready."""
     from launcher.start import serves
@@ -65,10 +70,13 @@ class FrontendStand(Stand):
         from frontend.args import FrontendArgs
         from launcher.null_engine import NullEngineArgs
 
-        front: dict[str, Any] = {"host": HOST, "port": self.port, "share_port": True, "model_name": MODEL, "tokenizers": [ENGINE], "created": 0}
+        front: dict[str, Any] = {"host": HOST, "port": self.port, "model_name": MODEL, "tokenizers": [ENGINE], "created": 0}
         engine = NullEngineArgs(**self.common(ENGINE), frontends=self.names, rate=self._rate)
         return [
-            *(ProcessSpec(package="frontend", args=FrontendArgs(**self.common(name), **front), stage=FRONTENDS) for name in self.names),
+            *(
+                ProcessSpec(package="frontend", args=FrontendArgs(**self.common(name), **front, peers=others(self.names, name)), stage=FRONTENDS)
+                for name in self.names
+            ),
             ProcessSpec(package="launcher.null_engine", args=engine, stage=TOKENIZERS),
         ]
 

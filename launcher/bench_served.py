@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from launcher.bench_frontend import HOST, settle
+from launcher.bench_frontend import HOST, others, settle
 from launcher.bench_model import engine_arguments, read_shape
 from launcher.cpu_time import Cpu
 from launcher.errors import LauncherError
@@ -46,15 +46,17 @@ class Served(Pair):
         from frontend.args import FrontendArgs
         from tokenizer_proc.args import TokenizerArgs
 
-        place: dict[str, Any] = {"host": HOST, "port": self.address[1], "share_port": True}
-        front: dict[str, Any] = {"model_name": "A", "tokenizers": self._texts, "created": 0, **place}
+        front: dict[str, Any] = {"host": HOST, "port": self.address[1], "model_name": "A", "tokenizers": self._texts, "created": 0}
         text: dict[str, Any] = {"model": self._model, "model_shape": self._shape, "frontends": self.fronts}
         worker, scheduler = super().specs()
         return [
             worker if self._paced is None else self._paced_worker(),
             scheduler,
             *(ProcessSpec(package="tokenizer_proc", args=TokenizerArgs(**self.common(name), **text), stage=TOKENIZERS) for name in self._texts),
-            *(ProcessSpec(package="frontend", args=FrontendArgs(**self.common(name), **front), stage=FRONTENDS) for name in self.fronts),
+            *(
+                ProcessSpec(package="frontend", args=FrontendArgs(**self.common(name), **front, peers=others(self.fronts, name)), stage=FRONTENDS)
+                for name in self.fronts
+            ),
         ]
 
     def _paced_worker(self) -> ProcessSpec:

@@ -79,9 +79,9 @@ def cluster_specs(options: ClusterOptions, run_dir: str) -> list[ProcessSpec]:
     def common(name: str) -> dict[str, Any]:
         return {"name": name, "incarnation": 0, "run_dir": run_dir, "log_level": options.log_level}
 
-    place: dict[str, Any] = {"host": options.host, "port": options.port, "share_port": len(frontends) > 1}
+    place: dict[str, Any] = {"host": options.host, "port": options.port, "model_name": options.model_name, "created": options.created}
     front = [
-        FrontendArgs(**common(name), **place, model_name=options.model_name, tokenizers=tokenizers, created=options.created) for name in frontends
+        FrontendArgs(**common(name), **place, tokenizers=tokenizers, peers=tuple(other for other in frontends if other != name)) for name in frontends
     ]
     text = [
         TokenizerArgs(

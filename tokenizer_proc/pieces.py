@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from tokenizers import Tokenizer
@@ -30,7 +31,7 @@ class Pieces:
     strip_spaces: int = 0
     strip_first: bool = False
 
-    @property
+    @cached_property
     def longest(self) -> int:
         """Bytes of the longest token."""
         return max(map(len, self.of), default=1) or 1

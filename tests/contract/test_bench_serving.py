@@ -6,6 +6,9 @@ import subprocess
 import sys
 from typing import Any
 
+import pytest
+
+from launcher.cli import main
 from tests.support.frontend_peers import ROOT
 
 SECONDS = 120
@@ -38,3 +41,8 @@ def test_bench_serve_plays_workload_a_twice_on_one_engine() -> None:
     assert report["share_of_offline"] > 0
     assert report["ttft_ms"]["p50"] > 0
     assert set(report["cpu_us_per_token"]) == {"frontends", "tokenizers", "scheduler", "worker"}
+
+
+def test_workload_a_is_not_for_a_running_cluster(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "serve", "--workload", "A", "--url", "http://127.0.0.1:1"]) == 2
+    assert "leave --start, --url and --port out" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Two HTTP processes on one port, as `cluster start --frontends 2` makes them."""
+"""Two HTTP processes on one port, as `cluster start --frontends 2` makes them: to clients they are one server."""
 
 import os
 import re
@@ -6,9 +6,13 @@ import signal
 import time
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 from tests.support.cluster import Cluster, running_cluster
-from tests.system.test_cluster_lifecycle import complete, wait_until
+from tests.system.test_cluster_lifecycle import client_stream, complete, get, wait_until
+
+ASKED = 8
+"""How often a question is put on a new connection: one in 128 test runs asks a single frontend only."""
 
 
 def received(cluster: Cluster) -> float:
@@ -18,6 +22,11 @@ def received(cluster: Cluster) -> float:
     return float(found[1]) if found else -1.0
 
 
+def running(cluster: Cluster) -> list[dict[str, Any]]:
+    data: list[dict[str, Any]] = get(f"{cluster.url}/v1/requests")[1]["data"]
+    return data
+
+
 def test_two_frontends_share_the_port_the_metrics_and_the_work(models: Path) -> None:
     with running_cluster(models / "rand-byte", "--frontends", "2", "--threads", "1") as cluster:
         pids = cluster.pids()
@@ -25,7 +34,22 @@ def test_two_frontends_share_the_port_the_metrics_and_the_work(models: Path) -> 
         texts = {complete(cluster) for _ in range(12)}
         assert len(texts) == 1
         time.sleep(1.2)  # longer than a heartbeat and a turn of the feed
-        assert {received(cluster) for _ in range(8)} == {12.0}
+        assert {received(cluster) for _ in range(ASKED)} == {12.0}
         os.kill(pids["frontend1"], signal.SIGKILL)
         wait_until(lambda: cluster.pids()["frontend1"] not in (0, pids["frontend1"]) and cluster.state().ready)
         wait_until(lambda: all(complete(cluster) in texts for _ in range(4)))
+
+
+def test_any_frontend_knows_the_requests_of_all(models: Path) -> None:
+    with running_cluster(models / "rand-byte", "--frontends", "2", "--threads", "1") as cluster:
+        with client_stream(cluster, 1900) as answer:
+            name = running(cluster)[0]["id"]
+            url = f"{cluster.url}/v1/requests/{name}"
+            assert {request["id"] for _ in range(ASKED) for request in running(cluster)} == {name}
+            assert {get(url)[1]["state"] for _ in range(ASKED)} == {"decode"}
+            cancelled = [get(urllib.request.Request(url, method="DELETE")) for _ in range(ASKED)]
+            assert {(status, card["state"]) for status, card in cancelled} == {(200, "cancelled")}
+            assert b'"cancelled"' in answer.read()
+        assert {get(url)[1]["state"] for _ in range(ASKED)} == {"cancelled"}
+        assert running(cluster) == []
+        assert {get(f"{cluster.url}/v1/requests/nobody")[0] for _ in range(ASKED)} == {404}

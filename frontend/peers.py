@@ -1,0 +1,49 @@
+"""The other frontends on this one's port: questions about requests that went to one of them."""
+
+import asyncio
+import itertools
+from collections.abc import Mapping
+
+from frontend.streams import Sender
+from messages.peers import FindRequests, FoundRequests
+
+PATIENCE_SECONDS = 3.0
+"""Longer than one of them waits for the scheduler."""
+
+
+class Peers:
+    """`outboxes`: one per other frontend; none when there is only this one."""
+
+    def __init__(self, name: str, outboxes: Mapping[str, Sender]) -> None:
+        self._name = name
+        self._outboxes = outboxes
+        self._keys = itertools.count()
+        self._waiting: dict[int, asyncio.Future[FoundRequests]] = {}
+
+    async def find(self, name: str | None = None, limit: int = 0, cancel: bool = False) -> list[FoundRequests]:
+        """What they answer within PATIENCE_SECONDS."""
+        waiting = [self._ask(outbox, name, limit, cancel) for outbox in self._outboxes.values()]
+        if not waiting:
+            return []
+        done, late = await asyncio.wait(waiting, timeout=PATIENCE_SECONDS)
+        for future in late:
+            future.cancel()
+        return [future.result() for future in done]
+
+    def _ask(self, outbox: Sender, name: str | None, limit: int, cancel: bool) -> "asyncio.Future[FoundRequests]":
+        key = next(self._keys)
+        future = self._waiting[key] = asyncio.get_running_loop().create_future()
+        future.add_done_callback(lambda _: self._waiting.pop(key))
+        outbox.send(FindRequests(frontend=self._name, key=key, name=name, limit=limit, cancel=cancel))
+        return future
+
+    def answer(self, frontend: str, message: FoundRequests) -> None:
+        """To the one that has asked."""
+        if frontend in self._outboxes:
+            self._outboxes[frontend].send(message)
+
+    def receive(self, message: FoundRequests) -> None:
+        """An answer. One that comes too late is dropped."""
+        future = self._waiting.get(message.key)
+        if future is not None and not future.done():
+            future.set_result(message)
