@@ -8,7 +8,7 @@ from messages.request import Generate
 from messages.text import FINISH_LENGTH, FINISH_STOP, Ended, TextDelta, TokenLogprob
 from messages.tokens import FINISH_END_TOKEN, RUNNING
 from tokenizer_proc.detokenizer import Detokenizer
-from tokenizer_proc.scores import Embedding, Scoring
+from tokenizer_proc.extras import Extras
 from tokenizer_proc.stops import StopMatcher
 
 
@@ -32,11 +32,7 @@ def end_rules(request: Generate, model_ends: frozenset[int], special_ids: dict[s
 
 @dataclass
 class Sequence:
-    """One key. `prefix` (an echoed prompt) goes out before its first text. `tokens` counts generated tokens, end token included.
-
-    Stop strings do not match in the text of the first `min_tokens` tokens. `scoring`: the prompt's logprobs, which go out with the first message.
-    `silent`: only the prompt was asked for, what is generated is not said. `embedding`: of the prompt, for a silent one.
-    """
+    """One key. `prefix` (an echoed prompt) goes out before its first text. `tokens` counts generated tokens, end token included."""
 
     key: Key
     frontend: str
@@ -44,39 +40,36 @@ class Sequence:
     stops: StopMatcher
     reasons: dict[int, str | int]
     prefix: str = ""
+    extras: Extras | None = None
     tokens: int = 0
     cached: int = 0
     unsaid: int = 0
     logprobs: list[TokenLogprob] = field(default_factory=list)
-    min_tokens: int = 0
-    with_ids: bool = False
-    silent: bool = False
-    scoring: Scoring | None = None
-    embedding: Embedding | None = None
-    ids: list[int] = field(default_factory=list)
-    prompt_ids: list[int] = field(default_factory=list)
 
     def take(self, token: int, finish: int, logprob: TokenLogprob | None) -> TextDelta | Ended | None:
         """The next generated token; what the frontend is to hear now, if anything. Tokens whose text is held back are told with later text."""
-        if self.silent:
-            return self._prompt_only()
+        extras = self.extras
+        if extras is not None and extras.silent:
+            return self._prompt_only(extras)
         self.tokens += 1
         self.unsaid += 1
-        if self.with_ids:
-            self.ids.append(token)
         if logprob is not None:
             self.logprobs.append(logprob)
         text = "" if finish == FINISH_END_TOKEN else self.detokenizer.push(token)
-        if self.tokens > self.min_tokens:
+        if extras is None:
             text = self.stops.push(text)
+        else:
+            extras.note(token)
+            text = self.stops.push(text) if self.tokens > extras.min_tokens else text
         if finish != RUNNING or self.stops.matched is not None:
             return self._end(token, finish, text)
         if not text:
             return None
-        return TextDelta(self.key, self._said(text), *self._account())
+        told = () if extras is None else extras.told()
+        return TextDelta(self.key, self._said(text), *self._account(), *told)
 
-    def _prompt_only(self) -> Ended:
-        scores, prompt_ids = self._account()[3:]
+    def _prompt_only(self, extras: Extras) -> Ended:
+        _, scores, prompt_ids = extras.told()
         return Ended(
             key=self.key,
             finish=FINISH_LENGTH,
@@ -84,13 +77,8 @@ class Sequence:
             prompt=scores,
             prompt_ids=prompt_ids,
             cached_tokens=self.cached,
-            embedding=b"" if self.embedding is None else self.embedding.vector(),
+            embedding=b"" if extras.embedding is None else extras.embedding.vector(),
         )
-
-    @property
-    def lacks_parts(self) -> bool:
-        """Something of the prompt has not come that must be there before the first token."""
-        return any(part is not None and not part.complete for part in (self.scoring, self.embedding))
 
     def _end(self, token: int, finish: int, text: str) -> Ended:
         if self.stops.matched is None:
@@ -102,7 +90,8 @@ class Sequence:
             if self.stops.include and isinstance(reason, str):
                 text += reason
         stopped = finish == FINISH_END_TOKEN or self.stops.matched is not None
-        tokens, logprobs, ids, scores, prompt_ids = self._account()
+        tokens, logprobs = self._account()
+        ids, scores, prompt_ids = ([], [], []) if self.extras is None else self.extras.told()
         return Ended(
             key=self.key,
             finish=FINISH_STOP if stopped else FINISH_LENGTH,
@@ -121,10 +110,10 @@ class Sequence:
         text, self.prefix = self.prefix + text, ""
         return text
 
-    def _account(self) -> tuple[int, list[TokenLogprob], list[int], list[TokenLogprob], list[int]]:
-        """Tokens, their logprobs and their ids that the message being made accounts for, and the prompt's logprobs and ids."""
-        counted = self.unsaid, self.logprobs, self.ids, [] if self.scoring is None else self.scoring.take(), self.prompt_ids
-        self.unsaid, self.logprobs, self.ids, self.scoring, self.prompt_ids = 0, [], [], None, []
+    def _account(self) -> tuple[int, list[TokenLogprob]]:
+        """Tokens (and their logprobs) that the message being made accounts for."""
+        counted = self.unsaid, self.logprobs
+        self.unsaid, self.logprobs = 0, []
         return counted
 
 

@@ -17,8 +17,8 @@ from tokenizer_proc import problems
 from tokenizer_proc.cluster_view import SCHEDULER, ClusterView
 from tokenizer_proc.detokenizer import Detokenizer, decode
 from tokenizer_proc.errors import RequestError
+from tokenizer_proc.extras import extras_of
 from tokenizer_proc.prompts import PromptEncoder, size_of
-from tokenizer_proc.scores import Embedding, Scoring
 from tokenizer_proc.sequences import Sequence, Sequences, end_rules
 from tokenizer_proc.step_texts import Send, StepTexts
 from tokenizer_proc.stops import MAX_STOP_CHARACTERS, StopMatcher
@@ -231,12 +231,7 @@ class Service:
                 StopMatcher(request.stop.strings, request.stop.include_stop_string),
                 rules.reasons,
                 prefix=encoded.echo,
-                min_tokens=request.constraints.min_tokens if request.constraints else 0,
-                with_ids=request.with_ids,
-                prompt_ids=ids if request.with_ids else [],
-                silent=silent,
-                embedding=Embedding(len(ids) if request.pooling == "mean" else 1) if request.pooling else None,
-                scoring=Scoring(ids, vocabulary.pieces, request.skip_special_tokens) if request.sampling.prompt_logprobs >= 0 else None,
+                extras=extras_of(request, ids, vocabulary.pieces),
             )
             self.sequences.add(sequence)
         self.frontends[request.frontend](Started(request.keys[0], len(ids)))
@@ -256,11 +251,10 @@ class Service:
 
     def _scores(self, message: PromptScores) -> None:
         sequence = self.sequences.get(message.key)
-        part = None if sequence is None else sequence.embedding or sequence.scoring
-        if sequence is None or part is None:
+        if sequence is None or sequence.extras is None:
             return
         try:
-            part.add(message)
+            sequence.extras.add(message)
         except ColumnError as error:
             self.inbox.reject(f"scores: {error}")
             step = StepTexts()
@@ -291,7 +285,7 @@ class Service:
             self.sequences.remove([row.key])
             step.add(sequence.frontend, Ended(key=row.key, problem=problem, completion_tokens=sequence.tokens))
             return False
-        if row.position != sequence.tokens or (not row.position and sequence.lacks_parts):
+        if row.position != sequence.tokens or (not row.position and sequence.extras is not None and sequence.extras.lacks_parts):
             return self._out_of_order(sequence, row, step)
         sequence.cached = message.cached.get(row.key, sequence.cached)
         self.counters.completion_tokens += 1
