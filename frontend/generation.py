@@ -1,5 +1,6 @@
 """From prompts to an HTTP response: starts the run, then streams it or waits for the whole. Shared by chat and completions."""
 
+import asyncio
 import secrets
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -89,14 +90,18 @@ async def _whole(core: Core, job: Job, shapes: Answer, entry: Entry) -> web.Resp
         else:
             texts[index].append(event.text)
             pieces[index].extend(event)
-    for piece, parts in zip(pieces, texts, strict=True):
+    choices = []
+    for index, (piece, parts) in enumerate(zip(pieces, texts, strict=True)):
         piece.text = "".join(parts)
+        choices.append(msgspec.Raw(msgspec.json.encode(shapes.whole(index, piece))))
+        if piece.prompt:  # the logprobs of a long prompt take long: others have their turn between two of them
+            await asyncio.sleep(0)
     body = WholeBody(
         id=entry.id,
         object=shapes.whole_object,
         created=entry.created,
         model=core.args.model_name,
-        choices=[shapes.whole(index, piece) for index, piece in enumerate(pieces)],
+        choices=choices,
         usage=usage(run),
     )
     return web.Response(body=msgspec.json.encode(body), content_type="application/json")

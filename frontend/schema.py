@@ -18,6 +18,7 @@ OPENAI_DEFAULTS: dict[str, float] = {"temperature": 1.0, "top_p": 1.0, "top_k": 
 DEFAULTED = tuple(OPENAI_DEFAULTS)
 
 StopString = Annotated[str, msgspec.Meta(min_length=1)]
+BadWord = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
 Stop = StopString | Annotated[list[StopString], msgspec.Meta(max_length=MAX_STOP_STRINGS)]
 Penalty = Annotated[float, msgspec.Meta(ge=-2.0, le=2.0)]
 TokenLimit = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
@@ -58,7 +59,7 @@ class GenerationRequest(msgspec.Struct, kw_only=True):
     min_tokens: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)] = 0
     logit_bias: dict[str, float] = {}
     allowed_token_ids: Annotated[list[TokenId], msgspec.Meta(min_length=1, max_length=MAX_ALLOWED)] | None = None
-    bad_words: Annotated[list[StopString], msgspec.Meta(max_length=MAX_BAD_WORDS)] = []
+    bad_words: Annotated[list[BadWord], msgspec.Meta(max_length=MAX_BAD_WORDS)] = []
     presence_penalty: Penalty = 0.0
     frequency_penalty: Penalty = 0.0
     repetition_penalty: Annotated[float, msgspec.Meta(gt=0.0, le=100.0)] | None = None

@@ -9,7 +9,7 @@ Probability = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
 
 MAX_TOP_LOGPROBS = 20
 MAX_BIASED = 1024
-MAX_ALLOWED = 8192
+MAX_ALLOWED = 1024
 MAX_BAD_WORDS = 256
 MAX_BAD_WORD_TOKENS = 16
 

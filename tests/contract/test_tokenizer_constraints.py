@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from messages.admit import Abort, Admit
-from messages.request import Cancel, TextPrompt
+from messages.request import Cancel, TextPrompt, TokenPrompt
 from messages.sampling import Constraints, SamplingParams, StopRules
 from messages.text import Ended, Started
 from messages.tokens import FINISH_LENGTH, PromptScores
@@ -48,6 +48,24 @@ def test_constraints_go_on_as_tokens(byte: Neighbours) -> None:
         assert isinstance(ended, Ended)
         assert ended.problem is not None
         assert (ended.problem.status, ended.problem.param) == (400, param)
+
+
+def test_logprobs_of_a_long_prompt_are_bounded(byte: Neighbours) -> None:
+    byte.know(1_000_000)
+    for top, length in ((1, 50_000), (0, 100_000)):
+        for more in (1, 0):
+            request = generate(3, TokenPrompt([64] * (length + more)))
+            byte.send(msgspec.structs.replace(request, sampling=SamplingParams(prompt_logprobs=top)))
+            if more:
+                ended = byte.hear()
+                assert isinstance(ended, Ended)
+                assert ended.problem is not None
+                assert (ended.problem.status, ended.problem.code) == (400, "too_many_logprobs")
+            else:
+                admitted(byte)
+                byte.send(Cancel([3]))
+                assert byte.scheduled() == Abort([3])
+    byte.know(2048)
 
 
 @pytest.mark.parametrize("fault", ["", "early token", "gap"])

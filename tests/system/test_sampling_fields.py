@@ -134,6 +134,8 @@ async def test_prompt_logprobs(dice: Cluster) -> None:
         ({"stop_token_ids": [312]}, "stop_token_ids"),
         ({"bad_words": ["abcdefghijklmnopq"]}, "bad_words"),
         ({"max_tokens": 0}, "max_tokens"),
+        ({"bad_words": ["a" * 257]}, "bad_words"),
+        ({"allowed_token_ids": [*range(300)] * 4}, "allowed_token_ids"),
         ({"logit_bias": {str(number): 1 for number in range(1025)}}, "logit_bias"),
     ],
     ids=str,
