@@ -13,7 +13,7 @@ from messages.plan import StepPlan
 from messages.result import NON_FINITE, OK, StepResult
 from tests.support.devices import DEVICE, GPU
 from tests.support.engines import SilentReporter, make_engine, tokens_of, worker_args
-from tests.support.plans import Chunk, Planner, Row, scores
+from tests.support.plans import Chunk, Planner, Row, pooled, scores
 from transport.columns import view_f32, view_i32, view_u8
 from worker.load import load_model
 from worker.memory import allocate
@@ -121,11 +121,13 @@ def test_changed_logits_and_prompt_logprobs_equal_those_waited_for(models: Path,
         Row(slot=2, prompt=IDS[3:6], blocks=[2]),
     ]
     long = Row(slot=6, prompt=IDS[:12], blocks=[8, 6])
+    pool = Row(slot=7, prompt=IDS[:6], blocks=[9])
     planner = Planner()
     plans = [
         planner.plan(admit=rows, chunks=[Chunk(row.slot, 0, row.prompt, True) for row in rows]),
         planner.plan(admit=[long], chunks=[Chunk(6, 0, IDS[:7], False)], decode=[0, 2, 4], scores=scores(6, 0, IDS[1:8], 3)),
         planner.plan(chunks=[Chunk(6, 7, IDS[7:12], True)], decode=None, scores=scores(6, 9, IDS[10:12], 0)),
+        planner.plan(admit=[pool], chunks=[Chunk(7, 0, pool.prompt, True)], decode=None, scores=pooled(7, 1, 5)),
         *(planner.plan(decode=[0, 2, 4, 6]) for _ in range(6 if GPU else 2)),
     ]
     expected = [reference.run(plan) for plan in plans]
@@ -137,6 +139,7 @@ def test_changed_logits_and_prompt_logprobs_equal_those_waited_for(models: Path,
             assert (ours.scores.slot, ours.scores.start, ours.scores.count) == (theirs.scores.slot, theirs.scores.start, theirs.scores.count)
             assert view_f32(ours.scores.chosen) == pytest.approx(view_f32(theirs.scores.chosen), abs=1e-4)
             assert ours.scores.top_ids == theirs.scores.top_ids
+            assert view_f32(ours.scores.states) == pytest.approx(view_f32(theirs.scores.states), rel=1e-4, abs=1e-3)
             assert view_f32(ours.scores.top_values) == pytest.approx(view_f32(theirs.scores.top_values), abs=1e-4)
         if ours.logprobs is not None and theirs.logprobs is not None:
             assert view_f32(ours.logprobs.top) == pytest.approx(view_f32(theirs.logprobs.top), abs=1e-4)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from messages.plan import Admissions, Appends, Biases, Prefills, Scores, StepPlan
+from messages.plan import POOLED, Admissions, Appends, Biases, Prefills, Scores, StepPlan
 from transport.columns import pack_f32, pack_i32, pack_i64, pack_slots, pack_u8
 
 
@@ -74,6 +74,11 @@ def biases(rows: Sequence[Row]) -> Biases | None:
 def scores(slot: int, start: int, tokens: Sequence[int], top: int) -> Scores:
     """Logprobs of `tokens`, which follow the positions from `start` on."""
     return Scores(slot=pack_i32([slot]), start=pack_i32([start]), count=pack_i32([len(tokens)]), top=pack_i32([top]), tokens=pack_i32(list(tokens)))
+
+
+def pooled(slot: int, start: int, count: int) -> Scores:
+    """The sum of the hidden states at `count` positions from `start` on."""
+    return Scores(slot=pack_i32([slot]), start=pack_i32([start]), count=pack_i32([count]), top=pack_i32([POOLED]), tokens=b"")
 
 
 def appends(rows: Sequence[Row]) -> Appends:
