@@ -1,5 +1,6 @@
 """What the rows of a step may say: each slot's changes to its logits, and its last generated tokens where words are forbidden."""
 
+import functools
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -28,6 +29,24 @@ class RowBias:
     since: I32
     words: I32
 
+    @functools.cached_property
+    def settled(self) -> int:
+        """The length from which nothing changes any more."""
+        return int(self.since.max(initial=0))
+
+    @functools.cached_property
+    def last(self) -> tuple[I32, F32]:
+        """Tokens and what is added to them from then on."""
+        return self.at(self.settled)
+
+    def at(self, length: int) -> tuple[I32, F32]:
+        """The same for a row of `length` tokens; of one that is not closed, tokens to which nothing is added are left out."""
+        value = np.maximum(np.where(self.since > length, -np.inf, self.value), BANNED).astype(np.float32)
+        if self.closed:
+            return self.token, value
+        kept = value != 0
+        return self.token[kept], value[kept]
+
 
 def pad_words(words: list[I32]) -> I32:
     """`words` of RowBias."""
@@ -45,9 +64,11 @@ class Biased:
         self.worded: set[int] = set()
         self.recent = torch.empty(0, REMEMBERED, dtype=torch.int64, device=device)
         self._slots = slots
+        self._known: tuple[bytes, list[I32]] | None = None
 
     def admit(self, slot: int, bias: RowBias) -> None:
         self.rows[slot] = bias
+        self._known = None
         if len(bias.words):
             if not len(self.recent):
                 self.recent = self.recent.new_empty(self._slots, REMEMBERED)
@@ -56,6 +77,7 @@ class Biased:
 
     def release(self, slot: int) -> None:
         self.rows.pop(slot, None)
+        self._known = None
         self.worded.discard(slot)
 
     def note(self, slot: int, tokens: NDArray[np.integer]) -> None:
@@ -74,8 +96,17 @@ class Biased:
 
         Row, token, value (its bits), closed rows, of each word its row, its slot and itself [W, REMEMBERED + 1], rows with words, their slots.
         """
-        rows: list[tuple[int, RowBias]] = [(index, self.rows[number]) for index, number in enumerate(slot.tolist()) if number in self.rows]
-        parts = [(index, bias, *self._now(bias, int(length[index]))) for index, bias in rows]
+        batch = slot.tobytes()
+        if self._known is not None and self._known[0] == batch:
+            return self._known[1]
+        rows = [(index, self.rows[number]) for index, number in enumerate(slot.tolist()) if number in self.rows]
+        settled = all(length[index] >= bias.settled for index, bias in rows)
+        found = self._columns(slot, [(index, bias, *(bias.last if settled else bias.at(int(length[index])))) for index, bias in rows])
+        self._known = (batch, found) if settled else None
+        return found
+
+    def _columns(self, slot: I32, parts: list[tuple[int, RowBias, I32, F32]]) -> list[I32]:
+        rows = [(index, bias) for index, bias, _, _ in parts]
         words = [(index, bias) for index, bias in rows if len(bias.words)]
         if not words and not any(len(token) or bias.closed for _, bias, token, _ in parts):
             return []
@@ -91,14 +122,6 @@ class Biased:
             np.array([index for index, _ in words], np.int32),
             slot[[index for index, _ in words]],
         ]
-
-    def _now(self, bias: RowBias, length: int) -> tuple[I32, F32]:
-        """Tokens and what is added to them; of a row that is not closed those to which nothing is added are left out."""
-        value = np.maximum(np.where(bias.since > length, -np.inf, bias.value), BANNED).astype(np.float32)
-        if bias.closed:
-            return bias.token, value
-        kept = value != 0
-        return bias.token[kept], value[kept]
 
     def read(self, there: list[Tensor]) -> Bias:
         """`columns`, which are on the device by now."""
