@@ -17,12 +17,14 @@ from frontend.protocol import Connection
 from frontend.service import make_app
 from frontend.shared_metrics import report
 from frontend.streams import ContractError, Dispatcher
+from frontend.tracing import Tracing
 from messages.cluster import READY, STOPPING, ClusterState
 from messages.peers import FindRequests, FoundRequests, FromPeer
 from messages.text import FromTokenizer, Problem
 from transport.lifetime import Lifetime
 from transport.reports import CLUSTER_FEED, Reporter
 from transport.sockets import Inbox, Outbox, Subscription
+from transport.trace import open_trace
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +56,9 @@ class Server:
         self._outboxes = {name: Outbox(self._context, args.run_dir, name, linger_ms=200) for name in (*args.tokenizers, *args.peers)}
         view = ClusterView(args.tokenizers)
         metrics = Metrics(args.model_name, view, args.name)
-        dispatcher = Dispatcher(args.name, {name: self._outboxes[name] for name in args.tokenizers}, view, metrics)
+        trace = open_trace(args)
+        self._tracing = None if trace is None else Tracing(trace)
+        dispatcher = Dispatcher(args.name, {name: self._outboxes[name] for name in args.tokenizers}, view, metrics, self._tracing)
         self._core = Core(args, view, metrics, dispatcher, peers=Peers(args.name, {name: self._outboxes[name] for name in args.peers}))
         self._answering: set[asyncio.Task[None]] = set()
         self._reporter = Reporter(args)
@@ -148,5 +152,7 @@ class Server:
         self._cluster.close()
         for outbox in self._outboxes.values():
             outbox.close()
+        if self._tracing is not None:
+            self._tracing.close()
         self._reporter.close()
         self._context.term()

@@ -20,6 +20,7 @@ import msgspec
 from frontend.cluster import ClusterView
 from frontend.errors import ApiError
 from frontend.metrics import Metrics
+from frontend.tracing import Tracing
 from messages.explain import Explain, Explained
 from messages.request import Cancel, Detokenize, Generate, Tokenize
 from messages.text import Detokenized, Ended, FromTokenizer, Problem, Started, TextDelta, Texts, Tokenized
@@ -45,7 +46,7 @@ class Sender(Protocol):
 class Sequence:
     """One key. Times are monotonic seconds. `end` is a finish reason, ABORT or ERROR once it has ended (at `ended`), None before."""
 
-    __slots__ = ("end", "ended", "group", "index", "key", "last_token", "run", "started", "tokens")
+    __slots__ = ("end", "ended", "first_token", "group", "index", "key", "last_token", "run", "started", "tokens")
 
     def __init__(self, key: int, index: int, run: "Run", group: "Group | None") -> None:
         self.key = key
@@ -54,6 +55,7 @@ class Sequence:
         self.group = group
         self.started = False
         self.tokens = 0
+        self.first_token: float | None = None
         self.last_token: float | None = None
         self.end: str | None = None
         self.ended = 0.0
@@ -204,8 +206,9 @@ class Run:
 class Dispatcher:
     """Routes messages from the tokenizers to runs. `outboxes`: one per tokenizer name."""
 
-    def __init__(self, name: str, outboxes: dict[str, Sender], view: ClusterView, metrics: Metrics) -> None:
+    def __init__(self, name: str, outboxes: dict[str, Sender], view: ClusterView, metrics: Metrics, tracing: Tracing | None = None) -> None:
         self.name = name
+        self._tracing = tracing
         self._outboxes = outboxes
         self._view = view
         self._metrics = metrics
@@ -252,6 +255,8 @@ class Dispatcher:
             self._metrics.finished(reason)
             self._metrics.e2e.observe(sequence.ended - sequence.run.arrived)
             self._metrics.request_generation.observe(sequence.tokens)
+            if self._tracing is not None:
+                self._tracing.ended(sequence)
 
     def cancel(self, run: Run, reason: str) -> None:
         keys = list(run.live)
@@ -363,4 +368,5 @@ class Dispatcher:
         sequence.last_token = now
 
     def _first(self, sequence: Sequence, now: float) -> None:
+        sequence.first_token = now
         self._metrics.first_token.observe(now - sequence.run.arrived)

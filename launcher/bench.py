@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from launcher.errors import LauncherError
+from launcher.new_file import new_file
 from launcher.options import number, whole
 from launcher.progress import StatusLine
 from launcher.rundir import choose_cluster
@@ -58,6 +59,7 @@ def add_place(parser: argparse.ArgumentParser) -> "argparse._ArgumentGroup":
     where.add_argument("--port", type=whole(1, 65535), help="the running cluster on this port, when there are several")
     where.add_argument("--start", action="store_true", help="start a private cluster, measure its cold start too, and stop it at the end")
     where.add_argument("--start-args", default="", metavar="ARGS", help='arguments of `cluster start` for --start, e.g. --start-args="--threads 2"')
+    where.add_argument("--trace", metavar="FILE", help="with --start or --workload: write what each process does when to a file, for `trace summary`")
     where.add_argument("--model", help="with --start the model to serve, else the name to ask for (default: the server's first)")
     return where
 
@@ -77,6 +79,7 @@ def run(args: argparse.Namespace) -> int:
         return bench_served.run(args)
     if args.start and args.url:
         raise LauncherError("--start makes a cluster of its own: leave --url out", 2)
+    check_trace(args)
     report: dict[str, Any] = {"machine": machine(), "commit": commit(), "command": shlex.join(sys.argv)}
     if args.start:
         with ColdCluster(start_arguments(args)) as cluster:
@@ -96,7 +99,17 @@ def run(args: argparse.Namespace) -> int:
 
 def start_arguments(args: argparse.Namespace) -> list[str]:
     """Arguments of `cluster start` for a private cluster."""
-    return [*(["--model", args.model] if args.model else []), *shlex.split(args.start_args)]
+    model = ["--model", args.model] if args.model else []
+    trace = ["--trace", args.trace] if args.trace else []
+    return [*model, *trace, *shlex.split(args.start_args)]
+
+
+def check_trace(args: argparse.Namespace) -> None:
+    """Raises LauncherError when there is no cluster of this command's own to trace, or the file cannot be made."""
+    if args.trace is not None:
+        if not args.start:
+            raise LauncherError("--trace needs --start: a running cluster is traced from its own start on (cluster start --trace FILE)", 2)
+        new_file("--trace", args.trace, "a trace")
 
 
 def _heading(report: dict[str, Any]) -> str:

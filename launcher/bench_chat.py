@@ -6,7 +6,7 @@ import shlex
 import sys
 from typing import TYPE_CHECKING
 
-from launcher.bench import COUNT, POSITIVE, SEED_TEXT, WARM_UP_TOKENS, add_place, prepare, start_arguments, watcher
+from launcher.bench import COUNT, POSITIVE, SEED_TEXT, WARM_UP_TOKENS, add_place, check_trace, prepare, start_arguments, watcher
 from launcher.errors import LauncherError
 from launcher.options import whole
 from launcher.progress import StatusLine
@@ -43,6 +43,7 @@ def run(args: argparse.Namespace) -> int:
 
     if (args.start or args.compare) and (args.url or args.port):
         raise LauncherError(f"--{'start' if args.start else 'compare'} makes clusters of its own: leave --url and --port out", 2)
+    check_trace(args)
     chats = _all_chats(args)
     asked = {name: getattr(args, name) for name in ("users", "turns", "system_tokens", "user_tokens", "max_tokens", "seed")}
     report = {"machine": machine(), "commit": commit(), "command": shlex.join(sys.argv), "model": chats[0].model, **asked}

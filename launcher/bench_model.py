@@ -16,6 +16,7 @@ from checkpoint.errors import CheckpointError
 from checkpoint.shapes import SHAPES
 from launcher.errors import LauncherError
 from launcher.floor import Floor
+from launcher.new_file import new_file
 from launcher.options import device, number, whole
 from launcher.pair import Order, Pair, Record
 from launcher.sizes import sizes_from
@@ -34,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--model", default="", metavar="M", help="a model folder or .gguf file")
     add_engine(add)
+    add("--trace", metavar="FILE", help="write what both processes do when to a new file, for Perfetto, chrome://tracing and `trace summary`")
     add("--json", action="store_true", help="print one JSON object")
 
 
@@ -114,9 +116,11 @@ def _run(
     args: argparse.Namespace, name: str, orders: list[Order], sampling: SamplingParams, figures: Callable[[Floor, Record], dict[str, Any]]
 ) -> int:
     from launcher.machine import commit, machine
+    from launcher.tracing import traced
 
     config = read_shape(args)
-    with Pair(*engine_arguments(args)) as pair:
+    path = None if args.trace is None else new_file("--trace", args.trace, "a trace")
+    with traced(path) as trace, Pair(*engine_arguments(args), trace=trace) as pair:
         floor = Floor(config=config, bandwidth=float(pair.facts["copy_bandwidth"]), item=2 if args.device != "cpu" else 4)
         pair.warm()
         found: list[dict[str, Any]] = []

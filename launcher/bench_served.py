@@ -13,6 +13,7 @@ from launcher.bench_frontend import HOST, others, settle
 from launcher.bench_model import engine_arguments, read_shape
 from launcher.cpu_time import Cpu
 from launcher.errors import LauncherError
+from launcher.new_file import new_file
 from launcher.pair import SCHEDULER_NAME, WORKER_NAME, Order, Pair
 from launcher.specs import FRONTENDS, TOKENIZERS, WORKERS, ProcessSpec
 from messages.sampling import SamplingParams
@@ -27,11 +28,11 @@ LIMIT_SECONDS = 1800.0
 class Served(Pair):
     """Frontends and tokenizers too. The scheduler and the worker serve them and the benchmark, which plays the offline passes."""
 
-    def __init__(self, args: argparse.Namespace, vocab: int) -> None:
+    def __init__(self, args: argparse.Namespace, vocab: int, trace: str | None) -> None:
         from launcher.start import free_port
 
         scheduler, worker = engine_arguments(args)
-        super().__init__(scheduler, worker)
+        super().__init__(scheduler, worker, trace=trace)
         self._vocab = vocab
         self.address = (HOST, free_port(HOST, 0))
         self.fronts = [f"frontend{number}" for number in range(args.frontends)]
@@ -75,14 +76,18 @@ class Served(Pair):
 def run(args: argparse.Namespace) -> int:
     """Measure and print; 0 when every request succeeded, else 1. Raises LauncherError."""
     from launcher.machine import commit, machine
+    from launcher.tracing import traced
     from simulator.offline import offline256
 
     args.model = args.model or ""
     config = read_shape(args)
     orders = [Order(prompt=job.prompt, max_tokens=job.max_tokens or 0) for job in offline256().fixed[: args.requests]]
-    with Served(args, config.vocab) as served:
+    path = None if args.trace is None else new_file("--trace", args.trace, "a trace")
+    with traced(path) as trace, Served(args, config.vocab, trace) as served:
+        _say(f"processes ready after {served.start_seconds:.1f} s")
         served.warm()
         settle(served, served.address[1])
+        _say("worker warm")
         passes = [_pass(served, orders, number) for number in range(args.runs)]
     counted = passes[1:] or passes
     report = {
@@ -99,6 +104,7 @@ def _pass(served: Served, orders: Sequence[Order], number: int) -> dict[str, Any
     from launcher.wire_load import Load
 
     offline = served.play(orders, SamplingParams(temperature=TEMPERATURE))
+    _say(f"pass {number}: offline {offline.tokens / offline.seconds:.0f} tok/s")
     load = Load(served.address, [_body(order) for order in orders], LIMIT_SECONDS, served.beat)
     before = served.cpu()
     load.run()
@@ -114,8 +120,12 @@ def _pass(served: Served, orders: Sequence[Order], number: int) -> dict[str, Any
         "cpu_us_per_token": {kind: round((cpu.user + cpu.system) / max(tokens, 1) * 1e6, 2) for kind, cpu in used.items()},
     }  # fmt: skip
     found["share_of_offline"] = round(found["tok_s"] / found["offline_tok_s"], 4)
-    print(f"pass {number}: {json.dumps(found)}", file=sys.stderr, flush=True)
+    _say(f"pass {number}: {json.dumps(found)}")
     return found
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 def _body(order: Order) -> bytes:

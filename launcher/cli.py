@@ -31,7 +31,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def build_parser(command: str | None = None) -> argparse.ArgumentParser:
-    """All commands. Options of `bench` and `simulate`, whose modules are slow to import, only for that `command`, or for None."""
+    """All commands. Options of `bench`, `simulate` and `trace`, whose modules are slow to import, only for that `command`, or for None."""
     parser = argparse.ArgumentParser(prog=program(), description="Serve a language model over an OpenAI-compatible HTTP API.")
     parser.add_argument("--version", action="version", version=f"pagewire {VERSION}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
@@ -44,12 +44,19 @@ def build_parser(command: str | None = None) -> argparse.ArgumentParser:
     simulate = _command(commands, "simulate", "launcher.simulate", "run the scheduler on a virtual clock: a workload, or a recording of a cluster")
     if command in (None, "simulate"):
         importlib.import_module("launcher.simulate").add_arguments(simulate)
-    measure = commands.add_parser("bench", help="measure a running cluster, or the scheduler")
+    trace = commands.add_parser("trace", help="read a trace made with --trace FILE").add_subparsers(title="actions", required=True, metavar="ACTION")
+    told = _command(trace, "summary", "launcher.trace_summary", "time of the steps in a trace, where it goes, and how long the device waits")
+    listed = _command(trace, "steps", "launcher.trace_list", "the steps in a trace one by one, with the time of each stage")
+    if command in (None, "trace"):
+        importlib.import_module("launcher.trace_summary").add_arguments(told)
+        importlib.import_module("launcher.trace_list").add_arguments(listed)
+    measure = commands.add_parser("bench", help="measure a cluster, a model, the scheduler, the kernels")
     bench = measure.add_subparsers(title="actions", required=True, metavar="ACTION")
     serve = _command(bench, "serve", "launcher.bench", "generate load, closed or open loop: throughput, time to first token, time between tokens")
     talk = _command(bench, "chat", "launcher.bench_chat", "users who chat over several turns: what the prefix cache saves")
     front = _command(bench, "frontend", "launcher.bench_frontend", "cost of a streamed token in the HTTP process, without a model")
     scheduler = _command(bench, "scheduler", "launcher.bench_scheduler", "CPU time of the scheduler's steps, without a cluster")
+    kernels = _command(bench, "kernels", "launcher.bench_kernels", "check and time every GPU kernel beside the bandwidth measured in the same run")
     models = [
         _command(bench, "offline", "launcher.bench_model", "throughput of many prompts at once, through a scheduler and a worker", "run_offline"),
         _command(bench, "single", "launcher.bench_model", "time a token of one stream, through a scheduler and a worker", "run_single"),
@@ -62,6 +69,7 @@ def build_parser(command: str | None = None) -> argparse.ArgumentParser:
             module.add_arguments(parser_)
         importlib.import_module("launcher.bench").add_arguments(serve)
         importlib.import_module("launcher.bench_frontend").add_arguments(front)
+        importlib.import_module("launcher.bench_kernels").add_arguments(kernels)
         importlib.import_module("launcher.bench_scheduler").add_arguments(scheduler)
         importlib.import_module("launcher.bench_chat").add_arguments(talk)
     return parser
@@ -109,6 +117,7 @@ def _add_start(start: argparse.ArgumentParser) -> None:
     add("--target-itl", type=number(1, 60_000), metavar="MS", help="cut prompt chunks so that running streams get a token about this often")
     add("--record", metavar="FILE", help="write what the scheduler receives and plans to a new file, for `simulate`; without text or token ids")
     add("--record-tokens", action="store_true", help="keep token ids in the recording: it can be replayed exactly, and read by who has it")
+    add("--trace", metavar="FILE", help="write what each process does when to a new file, for Perfetto, chrome://tracing and `trace summary`")
     add("--chat-template", metavar="FILE", help="a Jinja chat template instead of the model's own")
     add("--generation-config", choices=["on", "off"], default="on", help="the model's generation_config.json gives sampling defaults (on)")
     add("--dummy-weights", action="store_true", help="random weights, for measuring speed only")

@@ -46,10 +46,10 @@ class Record:
 
 
 class Pair(Stand):
-    """`with Pair(scheduler, worker) as pair`: both processes, ready, with these arguments."""
+    """`with Pair(scheduler, worker) as pair`: both processes, ready, with these arguments. `trace`: a file that launcher.tracing has made."""
 
-    def __init__(self, scheduler: dict[str, Any], worker: dict[str, Any], startup_timeout: float = 600.0) -> None:
-        super().__init__(startup_timeout)
+    def __init__(self, scheduler: dict[str, Any], worker: dict[str, Any], startup_timeout: float = 600.0, trace: str | None = None) -> None:
+        super().__init__(startup_timeout, trace)
         self.scheduler_arguments, self.worker_arguments = scheduler, worker
         self._keys = 0
 

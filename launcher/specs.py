@@ -49,6 +49,7 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
     target_itl: float | None = None
     record: str | None = None
     record_tokens: bool = False
+    trace: str | None = None
     chat_template: str | None = None
     generation_config: bool = True
     dummy_weights: bool = False
@@ -77,7 +78,7 @@ def cluster_specs(options: ClusterOptions, run_dir: str) -> list[ProcessSpec]:
     tokenizers = [f"tokenizer{index}" for index in range(options.tokenizers)]
 
     def common(name: str) -> dict[str, Any]:
-        return {"name": name, "incarnation": 0, "run_dir": run_dir, "log_level": options.log_level}
+        return {"name": name, "incarnation": 0, "run_dir": run_dir, "log_level": options.log_level, "trace": options.trace}
 
     place: dict[str, Any] = {"host": options.host, "port": options.port, "model_name": options.model_name, "created": options.created}
     front = [

@@ -28,10 +28,12 @@ class Stand:
     """`with stand:` its processes are ready. For the main thread only. Raises LauncherError when one of them ends.
 
     `folder` is its run directory. A subclass gives the processes in `specs`, which is called once, when the sockets are there. They are told the
-    state of the cluster as often as `watch` is called, at most five times a second.
+    state of the cluster as often as `watch` is called, at most five times a second. `trace`: a file that
+    launcher.tracing has made.
     """
 
-    def __init__(self, startup_timeout: float = 600.0) -> None:
+    def __init__(self, startup_timeout: float = 600.0, trace: str | None = None) -> None:
+        self._trace = trace
         self.folder = Path(tempfile.mkdtemp(prefix="pagewire-"))
         self.log: list[str] = []
         self.start_seconds = 0.0
@@ -82,7 +84,7 @@ class Stand:
 
     def common(self, name: str) -> dict[str, Any]:
         """The arguments that every process has."""
-        return {"name": name, "incarnation": 0, "run_dir": str(self.folder)}
+        return {"name": name, "incarnation": 0, "run_dir": str(self.folder), "trace": self._trace}
 
     def facts_of(self, name: str) -> dict[str, int | float | str]:
         """What the process of that name has reported as fixed."""

@@ -19,6 +19,7 @@ from launcher import models
 from launcher.display import Event, PipeAudience, TerminalAudience, status_key
 from launcher.errors import APP_ROOT, LauncherError
 from launcher.machine import cores
+from launcher.new_file import new_file
 from launcher.progress import StatusLine
 from launcher.rundir import LOG, ClusterInfo, RunDir, belongs_to_cluster
 from launcher.sizes import sizes_from
@@ -52,6 +53,7 @@ def options_from(args: argparse.Namespace) -> ClusterOptions:
     if template is not None and not Path(template).is_file():
         raise LauncherError(f"--chat-template: there is no file {template}", 2)
     record = _new_recording(args.record, args.record_tokens)
+    trace = None if args.trace is None else new_file("--trace", args.trace, "a trace")
     port = free_port(args.host, args.port)
     found = models.resolve(args.model)
     return ClusterOptions(
@@ -76,6 +78,7 @@ def options_from(args: argparse.Namespace) -> ClusterOptions:
         target_itl=args.target_itl / 1000 if args.target_itl is not None else None,
         record=record,
         record_tokens=args.record_tokens,
+        trace=trace,
         chat_template=str(Path(template).resolve()) if template is not None else None,
         generation_config=args.generation_config == "on",
         dummy_weights=args.dummy_weights,
@@ -94,14 +97,7 @@ def _new_recording(name: str | None, tokens: bool) -> str | None:
         if tokens:
             raise LauncherError("--record-tokens says what a recording holds: name its file with --record FILE", 2)
         return None
-    path = Path(name).absolute()
-    if path.exists() or path.is_symlink():
-        raise LauncherError(f"--record: {name} exists already, and a recording is never written over: name a new file", 2)
-    if not path.parent.is_dir():
-        raise LauncherError(f"--record: there is no folder {path.parent}", 2)
-    if not os.access(path.parent, os.W_OK | os.X_OK):
-        raise LauncherError(f"--record: no permission to make a file in {path.parent}", 2)
-    return str(path)
+    return new_file("--record", name, "a recording")
 
 
 def _threads(asked: int) -> int:
@@ -139,6 +135,7 @@ def serve(options: ClusterOptions, run_dir: RunDir, report_fd: int = -1) -> int:
     import setproctitle
 
     from launcher.supervisor import Supervisor
+    from launcher.tracing import traced
 
     setproctitle.setproctitle(f"pagewire supervisor {options.port}")
     audience = PipeAudience(options, report_fd) if report_fd >= 0 else TerminalAudience(options)
@@ -146,9 +143,10 @@ def serve(options: ClusterOptions, run_dir: RunDir, report_fd: int = -1) -> int:
     try:
         info = ClusterInfo(pid=os.getpid(), host=options.host, port=options.port, url=options.url, model=options.model_name, started=time.time())
         run_dir.write_info(info)
-        specs = cluster_specs(options, str(run_dir.folder))
         timeouts = (options.startup_timeout, options.hang_timeout)
-        code = Supervisor(specs, run_dir.folder, options.model_name, audience, *timeouts, lambda: serves(options.url)).run()
+        with traced(options.trace) as trace:
+            specs = cluster_specs(msgspec.structs.replace(options, trace=trace), str(run_dir.folder))
+            code = Supervisor(specs, run_dir.folder, options.model_name, audience, *timeouts, lambda: serves(options.url)).run()
     finally:
         if code != 0:
             run_dir.keep_log(options.port)

@@ -9,6 +9,7 @@ import zmq
 
 from messages.admit import FromTokenizerProc
 from messages.cluster import LOADING, READY, STALLED, STOPPING, ClusterState
+from messages.plan import StepPlan
 from messages.result import FromWorker
 from messages.text import Problem
 from scheduler.args import SchedulerArgs
@@ -17,9 +18,11 @@ from scheduler.errors import ContractError, InvariantError
 from scheduler.geometry import Geometry
 from scheduler.recorded import RecordedEngine
 from scheduler.recorder import start_recording
+from scheduler.tracing import Tracing
 from transport.lifetime import Lifetime
 from transport.reports import CLUSTER_FEED, Reporter
 from transport.sockets import Inbox, Outbox, Subscription
+from transport.trace import open_trace
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +60,8 @@ class Service:
         self._cluster: Subscription[ClusterState] = Subscription(self._context, args.run_dir, CLUSTER_FEED, ClusterState)
         self._recorder = None if args.record is None else start_recording(args)
         self._engine = Engine(args, Sessions()) if self._recorder is None else RecordedEngine(args, Sessions(), self._recorder)
+        trace = open_trace(args)
+        self._tracing = None if trace is None else Tracing(trace)
         self._incarnations: dict[str, int] = {}
         self._beat = time.monotonic()
         self._tick = 0.0
@@ -80,11 +85,12 @@ class Service:
         self._inbox.wait(TICK_SECONDS)
         now = self._beat = time.monotonic()
         self._take_in(now)
+        composing = time.monotonic()
         try:
             self._engine.advance(now)
         except Exception as error:  # a fault of ours must not lose what runs
             self._repair(error)
-        self._send()
+        self._send(composing)
         if now - self._tick >= TICK_SECONDS:
             self._tick = now
             self._watch_cluster()
@@ -104,12 +110,15 @@ class Service:
 
     def _take_in(self, now: float) -> None:
         for message in self._inbox.drain():
+            begun = time.monotonic()
             try:
                 self._engine.receive(message, now)
             except ContractError as error:
                 self._inbox.reject(str(error))
             except Exception as error:  # as above
                 self._repair(error)
+            if self._tracing is not None:
+                self._tracing.received(message, begun, time.monotonic())
 
     def _repair(self, error: Exception) -> None:
         """Begin anew after an error of our own, but not for ever: then this process ends, and the supervisor starts another."""
@@ -122,10 +131,15 @@ class Service:
             error = InvariantError([f"{type(error).__name__}: {error}"])
         self._engine.repair(error)
 
-    def _send(self) -> None:
+    def _send(self, composing: float = 0.0) -> None:
+        """`composing`: since when what is sent was made."""
         for name, message in self._engine.take():
             if not self._outboxes[name].send(message) and name != self._args.worker:
                 self._engine.tokenizer_lost(name)
+            if self._tracing is not None and isinstance(message, StepPlan):
+                sent = time.monotonic()
+                self._tracing.planned(message, self._engine.session, composing, sent)
+                composing = sent
 
     def _watch_cluster(self) -> None:
         state = self._cluster.latest()
@@ -180,6 +194,8 @@ class Service:
     def _close(self) -> None:
         if self._recorder is not None:
             self._recorder.stop()
+        if self._tracing is not None:
+            self._tracing.close()
         self._reporter.close()
         self._inbox.close()
         self._cluster.close()

@@ -21,12 +21,15 @@ from tokenizer_proc.dummy_source import dummy_vocabulary
 from tokenizer_proc.errors import VocabularyError
 from tokenizer_proc.prompts import PromptEncoder
 from tokenizer_proc.service import Accepted, Service
+from tokenizer_proc.step_texts import Send
 from tokenizer_proc.templates import load_template
 from tokenizer_proc.text_pool import TextPool
+from tokenizer_proc.tracing import Tracing
 from tokenizer_proc.vocabulary import load_vocabulary
 from transport.lifetime import Lifetime, read_arguments, set_up_logging
 from transport.reports import CLUSTER_FEED, Reporter
 from transport.sockets import Inbox, Outbox, Subscription
+from transport.trace import open_trace
 
 log = logging.getLogger("tokenizer_proc")
 
@@ -43,16 +46,28 @@ class Process:
         self._inbox: Inbox[Accepted] = Inbox(self._context, args.run_dir, args.name, Accepted)
         self._outboxes = {name: Outbox(self._context, args.run_dir, name, LINGER_MS) for name in (*args.frontends, SCHEDULER)}
         self._feed: Subscription[ClusterState] = Subscription(self._context, args.run_dir, CLUSTER_FEED, ClusterState)
-        frontends = {name: self._outboxes[name].send for name in args.frontends}
+        trace = open_trace(args)
+        self._tracing = None if trace is None else Tracing(trace)
+        frontends = {name: self._to_frontend(name) for name in args.frontends}
         self.service = Service(args.name, encoder, TextPool(loop), frontends, self._outboxes[SCHEDULER].send, self._inbox)
         self._inbox.listen(self._handle)
         self._heard = self._ready = False
+
+    def _to_frontend(self, name: str) -> Send:
+        send = self._outboxes[name].send
+        return send if self._tracing is None else self._tracing.watching(send)
 
     def _handle(self, message: Accepted) -> None:
         """A frontend may have seen the cluster become ready since the last tick."""
         if self.service.cluster.context is None:
             self._follow()
+        if self._tracing is None:
+            self.service.handle(message)
+            return
+        begun = time.monotonic()
+        self._tracing.handling(message, begun)
         self.service.handle(message)
+        self._tracing.handled(message, begun)
 
     def _follow(self) -> None:
         """Take in the cluster's newest state, if there is one."""
@@ -83,6 +98,8 @@ class Process:
         self._feed.close()
         for outbox in self._outboxes.values():
             outbox.close()
+        if self._tracing is not None:
+            self._tracing.close()
         self._context.term()
 
 

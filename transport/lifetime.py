@@ -19,13 +19,17 @@ A = TypeVar("A")
 
 
 class ProcessArgs(msgspec.Struct, frozen=True, kw_only=True):
-    """What every child gets from the supervisor. `death_fd`: the read end of a pipe that closes when the supervisor dies (-1 in tests)."""
+    """What every child gets from the supervisor. `death_fd`: the read end of a pipe that closes when the supervisor dies (-1 in tests).
+
+    `trace`: a file that is there, for events of this process (see transport.trace).
+    """
 
     name: str
     incarnation: int
     run_dir: str
     death_fd: int = -1
     log_level: str = "info"
+    trace: str | None = None
 
 
 class Lifetime:

@@ -9,6 +9,7 @@ from messages.result import StepResult
 from worker.memory import Cache
 from worker.slots import Slots
 from worker.totals import Totals
+from worker.tracing import Tracing
 
 
 class DeviceError(Exception):
@@ -26,8 +27,8 @@ class StepEngine(Protocol):
     def config(self) -> ModelConfig: ...
     @property
     def totals(self) -> Totals: ...
-    def start(self, deliver: Callable[[StepResult], object]) -> None:
-        """`deliver` gets every result, in order, perhaps on another thread."""
+    def start(self, deliver: Callable[[StepResult], object], tracing: Tracing | None = None) -> None:
+        """`deliver` gets every result, in order, perhaps on another thread; `tracing` hears of every step."""
 
     def reset(self) -> None: ...
     def submit(self, plan: StepPlan, queued: float = 0.0) -> None:

@@ -11,10 +11,12 @@ from messages.result import Attached, FromWorker, StepFailed, WorkerReady
 from transport.lifetime import Lifetime
 from transport.reports import Reporter
 from transport.sockets import Inbox, Outbox
+from transport.trace import open_trace
 from worker.args import WorkerArgs
 from worker.engine import StepEngine
 from worker.plan import PlanError
 from worker.pulse import Pulse
+from worker.tracing import Tracing
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +51,8 @@ class Service:
 
     def run(self) -> None:
         """Serve until SIGTERM or Shutdown. Raises DeviceError."""
-        self._engine.start(self._results.send)
+        trace = open_trace(self._args)
+        self._engine.start(self._results.send, None if trace is None else Tracing(trace))
         self._reporter.phase(READY, "waiting for the scheduler")
         last_ready = time.monotonic() - READY_SECONDS + FIRST_READY_SECONDS
         try:
@@ -64,6 +67,8 @@ class Service:
                     self._rest()
             self._engine.close()
         finally:
+            if trace is not None:
+                trace.close()
             self._reporter.phase(STOPPING)
             self._inbox.close()
             self._outbox.close()

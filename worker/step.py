@@ -18,6 +18,7 @@ from messages.plan import StepPlan
 from messages.result import NON_FINITE, OK, ScoreColumns, StepResult
 from messages.tokens import LogprobColumns
 from transport.columns import I32, pack_f32, pack_i32, pack_u8
+from transport.trace import Span
 from worker.bias import sample_biased
 from worker.decoder import Decoder, StepInput
 from worker.memory import Cache
@@ -25,6 +26,7 @@ from worker.plan import PlanReader, Rows
 from worker.scores import Found, Scored, compute, score_columns
 from worker.slots import Slots
 from worker.totals import Totals
+from worker.tracing import Tracing, Work
 
 AFTER_FAILURE = 0
 """Fed to a row whose logits were not finite, should a plan already on its way ask for more of it."""
@@ -41,6 +43,8 @@ class Engine:
         self.cache = cache
         self.totals = Totals()
         self._deliver: Callable[[StepResult], object] = lambda result: None
+        self._tracing: Tracing | None = None
+        self._ended = 0.0
         self._decoder = decoder
         self._kernels = kernels
         self._reader = PlanReader(self.slots, cache.blocks, cache.block_size, max_step_tokens)
@@ -49,9 +53,10 @@ class Engine:
     def config(self) -> ModelConfig:
         return self._decoder.config
 
-    def start(self, deliver: Callable[[StepResult], object]) -> None:
+    def start(self, deliver: Callable[[StepResult], object], tracing: Tracing | None = None) -> None:
         """Give the results of `submit` to `deliver`."""
         self._deliver = deliver
+        self._tracing = tracing
 
     def close(self) -> None:
         """There is nothing to end."""
@@ -74,8 +79,9 @@ class Engine:
     @torch.inference_mode()
     def run(self, plan: StepPlan, queued: float = 0.0) -> StepResult:
         """Apply and compute one plan that waited `queued` seconds. Raises worker.plan.PlanError; the session is unusable after that."""
-        began = time.perf_counter()
+        began = time.monotonic()
         rows, copies = self._reader.apply(plan)
+        applied = time.monotonic()
         self._copy(*copies)
         prefills = len(rows.slot) - rows.decodes
         sampled = np.concatenate((np.flatnonzero(rows.sample), np.arange(prefills, len(rows.slot))))
@@ -84,8 +90,14 @@ class Engine:
         result = StepResult(session=plan.session, step=plan.step, slot=b"", token=b"", status=b"", scores=scores)
         if logits is not None and len(sampled):
             result = self._sample(result, rows.slot[sampled], logits)
-        seconds = time.perf_counter() - began
+        ended = time.monotonic()
+        seconds = ended - began
         self.totals = self.totals.with_step(len(rows.tokens), rows.decodes, seconds)
+        if self._tracing is not None:
+            work = Work(session=plan.session, step=plan.step, prefill_tokens=len(rows.tokens), decode_rows=rows.decodes, queued=queued)
+            gap = applied - (self._ended or applied)
+            self._tracing.trace.add((_spans, self._tracing, work, began, applied, ended, gap))
+            self._ended = ended
         return msgspec.structs.replace(result, seconds=seconds, queued=queued)
 
     def _on_device(self, array: NDArray[Any]) -> Tensor:
@@ -193,6 +205,10 @@ class Engine:
             presence=self._on_device(slots.floats["presence_penalty"][owner]),
             frequency=self._on_device(slots.floats["frequency_penalty"][owner]),
         )
+
+
+def _spans(tracing: Tracing, work: Work, began: float, applied: float, ended: float, gap: float) -> list[Span]:
+    return [*tracing.launched(work, began, applied, None, applied), tracing.computed(work, applied, ended, ended - applied, gap)]
 
 
 def _logprob_columns(batch: SamplingBatch, out: Sampled, good: NDArray[np.bool_]) -> LogprobColumns | None:

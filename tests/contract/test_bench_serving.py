@@ -35,7 +35,7 @@ def test_bench_frontend_with_two_processes_on_one_port() -> None:
 def test_bench_serve_plays_workload_a_twice_on_one_engine() -> None:
     paced = ("--paced", "1", "--device", "cuda", "--model-shape", "qwen3-0.6b", "--dummy-weights")
     report, said = bench("serve", "--workload", "A", "--requests", "3", "--runs", "1", *paced)
-    assert said.startswith("pass 0: ")
+    assert "pass 0: {" in said
     assert report["passes"][0]["errors"] == {}
     assert 0 < report["tok_s"] < 3000
     assert report["share_of_offline"] > 0

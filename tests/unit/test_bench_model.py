@@ -10,6 +10,7 @@ from launcher.cli import build_parser, main
 from launcher.errors import LauncherError
 from launcher.floor import Floor
 from launcher.sizes import CPU, GPU, sizes_from
+from launcher.trace_steps import read_steps
 from simulator.offline import offline256
 
 COPY = 4.28e12
@@ -46,6 +47,7 @@ def test_sizes_follow_the_device() -> None:
         (["--model-shape", "llama9"], "is not one of qwen3-0.6b"),
         (["--model-shape", "qwen3-0.6b"], "add --dummy-weights"),
         (["--model", "/nowhere/at/all"], "no such file"),
+        (["--model-shape", "qwen3-0.6b", "--dummy-weights", "--trace", __file__], "a trace is never written over"),
     ],
 )
 def test_what_is_refused(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -53,10 +55,13 @@ def test_what_is_refused(arguments: list[str], message: str, capsys: pytest.Capt
     assert message in capsys.readouterr().err
 
 
-def test_a_run_through_both_processes(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_through_both_processes(models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given = ["--model", str(models / "dice-byte"), "--device", "cpu", "--threads", "1", "--kv-tokens", "2048", "--max-context", "1024"]
-    assert main(["bench", "single", *given, "--runs", "1", "--json"]) == 0
+    trace = tmp_path / "trace.json"
+    assert main(["bench", "single", *given, "--runs", "1", "--trace", str(trace), "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
+    assert len(read_steps(trace).steps) == 512
+    assert json.loads(trace.read_bytes())[-1]["name"] == "trace ends"
     assert report["steps"] == 512
     assert report["ms_per_token"] > report["floor_ms"] > 0
     assert report["share_of_floor"] == pytest.approx(report["floor_ms"] / report["ms_per_token"], rel=1e-3)

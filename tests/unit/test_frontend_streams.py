@@ -1,6 +1,8 @@
 """The dispatcher and its runs: routing, endings, cancellation, and that maps and metrics end empty and add up."""
 
 import asyncio
+import json
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -9,10 +11,13 @@ from frontend.cluster import ClusterView
 from frontend.errors import ApiError
 from frontend.metrics import Metrics
 from frontend.streams import ContractError, Dispatcher, Event, Run
+from frontend.tracing import Tracing
 from messages.cluster import READY, ClusterState, ProcessState
 from messages.request import Cancel, Generate, TextPrompt
 from messages.sampling import SamplingParams, StopRules
 from messages.text import Ended, Problem, Started, TextDelta, Texts
+from transport import trace_file
+from transport.trace import Trace
 
 
 class FakeOutbox:
@@ -256,3 +261,27 @@ async def test_keys_are_never_repeated(bench: Bench) -> None:
     keys = bench.dispatcher.new_keys(3) + bench.dispatcher.new_keys(3)
     assert len(set(keys)) == 6
     assert all(0 <= key < 2**63 for key in keys)
+
+
+async def test_what_was_accepted_is_traced(bench: Bench, tmp_path: Path) -> None:
+    """The whole time of each choice that was accepted, however it ended; nothing of one that was refused."""
+    trace_file.begin(str(tmp_path / "t"))
+    tracing = bench.dispatcher._tracing = Tracing(Trace(str(tmp_path / "t"), "frontend0"))
+    run, (a, b) = bench.run(n=2)
+    bench.dispatcher.receive(Started(a, 5))
+    bench.dispatcher.receive(TextDelta(a, "x", 2))
+    bench.dispatcher.receive(Ended(key=a, finish="stop", completion_tokens=2))
+    run.close()
+    refused, (c,) = bench.run()
+    bench.dispatcher.receive(Ended(key=c, problem=Problem(status=400, code="bad", message="No.")))
+    assert refused.problem is not None
+    tracing.close()
+    trace_file.finish(str(tmp_path / "t"))
+    events = [event for event in json.loads((tmp_path / "t").read_text()) if event["name"] == "request"]
+    assert [(event["ph"], event["id"]) for event in events] == [("b", hex(a)), ("e", hex(a)), ("b", hex(b)), ("e", hex(b))]
+    first, second = events[0]["args"], events[2]["args"]
+    assert 0 <= first.pop("first_token_ms") <= (events[1]["ts"] - events[0]["ts"]) / 1e3
+    assert (first, second) == (
+        {"prompt_tokens": 5, "tokens": 2, "choice": 0, "end": "stop"},
+        {"prompt_tokens": 5, "tokens": 0, "choice": 1, "end": "abort"},
+    )

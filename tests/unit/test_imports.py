@@ -19,7 +19,8 @@ from launcher.cli import build_parser
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = [
-    "checkpoint", "frontend", "kernels", "launcher", "messages", "pagewire", "scheduler", "simulator", "tokenizer_proc", "transport", "worker",
+    "bench", "checkpoint", "frontend", "kernels", "launcher", "messages", "pagewire", "scheduler", "simulator", "tokenizer_proc", "transport",
+    "worker",
 ]  # fmt: skip
 SOURCES = [ROOT / "launch.py", *(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))]
 BARRED = {"transformers", "pickle", "cloudpickle", "marshal", "shelve"}
@@ -28,14 +29,16 @@ SLOW_MACHINE = 3.0
 
 ENGINE = (
     "--chunk-tokens --device --dtype --dummy-weights --gpu-memory-utilization --json --kv-tokens --max-context --max-slots --max-step-tokens --model "
-    "--model-shape --run-ahead --runs --threads"
+    "--model-shape --run-ahead --runs --threads --trace"
 )
 SAMPLING = "--max-tokens --min-p --port --seed --stop --system --temperature --top-k --top-p --url"
 CLI = {
     "bench chat": (
-        "--compare --json --max-tokens --model --port --seed --start --start-args --system-tokens --timeout --turns --url --user-tokens --users"
+        "--compare --json --max-tokens --model --port --seed --start --start-args --system-tokens --timeout --trace --turns --url --user-tokens "
+        "--users"
     ),
     "bench batch64": ENGINE,
+    "bench kernels": "--json --only --seconds",
     "bench offline": f"{ENGINE} --workload",
     "bench frontend": "--big-prompt --frontends --json --rates --seconds --streams",
     "bench scheduler": "--json --no-growth --rows --run-ahead --steps",
@@ -43,14 +46,14 @@ CLI = {
     "bench serve": (
         "--chunk-tokens --concurrency --device --dtype --dummy-weights --frontends --gpu-memory-utilization --json --kv-tokens --max-context "
         "--max-slots --max-step-tokens --max-tokens --model --model-shape --paced --port --prompt-tokens --rate --requests --run-ahead --runs --seed "
-        "--start --start-args --streams --threads --timeout --tokenizers --url --workload"
+        "--start --start-args --streams --threads --timeout --tokenizers --trace --url --workload"
     ),
     "chat": SAMPLING,
     "cluster start": (
         "--block-size --chat-template --chunk-tokens --detach --device --dtype --dummy-weights --frontends --generation-config "
         "--gpu-memory-utilization --hang-timeout --host --kv-tokens --log-level --max-context --max-queue --max-queue-tokens --max-slots "
         "--max-step-tokens --model --port --prefix-cache --record --record-tokens --run-ahead --served-model-name --startup-timeout --target-itl "
-        "--threads --tokenizers"
+        "--threads --tokenizers --trace"
     ),
     "cluster status": "--json --port",
     "cluster stop": "--port --timeout",
@@ -64,6 +67,8 @@ CLI = {
         "--max-step-tokens --max-tokens --plot --prefix-cache --prompt-tokens --rate --replay --requests --run-ahead --seed --slots --speed "
         "--system-tokens --target-itl --think --turns --user-tokens --users --workload recording"
     ),
+    "trace steps": "--count --first --json --kind file",
+    "trace summary": "--json --rows file",
 }
 ROUTES = [
     "DELETE /v1/requests/{id}",
@@ -107,6 +112,7 @@ def loaded_after(code: str) -> set[str]:
         ("checkpoint.config", "torch transformers tokenizers zmq messages transport"),
         ("launcher.cli", "torch numpy zmq aiohttp asyncio transformers tokenizers"),
         ("launcher.supervisor", "torch transformers tokenizers aiohttp"),
+        ("launcher.trace_summary, launcher.bench_kernels", "torch numpy zmq aiohttp transformers"),
         ("launcher.load", "torch transformers tokenizers numpy"),
         ("launcher.simulate, launcher.bench_scheduler", "numpy msgspec zmq aiohttp simulator scheduler"),
         ("simulator.bench, simulator.plot, simulator.recorded", "torch triton transformers tokenizers aiohttp checkpoint frontend worker launcher"),

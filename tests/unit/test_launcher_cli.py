@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import pagewire
+from launcher.bench import start_arguments
 from launcher.cli import build_parser, main
 from launcher.errors import program
 from launcher.start import _threads
@@ -18,7 +19,7 @@ START_OPTIONS = {
     *("--model", "--served-model-name", "--host", "--port", "--detach", "--device", "--dtype", "--threads", "--kv-tokens", "--block-size"),
     *("--max-slots", "--max-step-tokens", "--chunk-tokens", "--max-context", "--max-queue", "--chat-template", "--dummy-weights", "--tokenizers"),
     *("--frontends", "--log-level", "--startup-timeout", "--gpu-memory-utilization", "--hang-timeout", "-h", "--help"),
-    *("--max-queue-tokens", "--run-ahead", "--prefix-cache", "--target-itl", "--record", "--record-tokens", "--generation-config"),
+    *("--max-queue-tokens", "--run-ahead", "--prefix-cache", "--target-itl", "--record", "--record-tokens", "--generation-config", "--trace"),
 }
 
 
@@ -30,10 +31,10 @@ def command(*path: str) -> argparse.ArgumentParser:
 
 
 def test_commands() -> None:
-    assert set(_choices(command())) == {"cluster", "chat", "generate", "model", "doctor", "simulate", "bench"}
+    assert set(_choices(command())) == {"cluster", "chat", "generate", "model", "doctor", "simulate", "bench", "trace"}
     assert set(_choices(command("cluster"))) == {"start", "status", "stop"}
     assert set(_choices(command("model"))) == {"list", "pull", "inspect"}
-    assert set(_choices(command("bench"))) == {"serve", "chat", "frontend", "scheduler", "offline", "single", "batch64"}
+    assert set(_choices(command("bench"))) == {"serve", "chat", "frontend", "scheduler", "kernels", "offline", "single", "batch64"}
 
 
 def _choices(parser: argparse.ArgumentParser) -> list[str]:
@@ -79,12 +80,33 @@ def test_values_out_of_bounds(option: str, value: str, message: str, capsys: pyt
         (["--chat-template", "/no/such/file"], "there is no file /no/such/file"),
         (["--record", "/no/such/file"], "there is no folder /no/such"),
         (["--record", __file__], "a recording is never written over"),
+        (["--trace", "/no/such/file"], "--trace: there is no folder /no/such"),
+        (["--trace", __file__], "a trace is never written over"),
         (["--record-tokens"], "name its file with --record FILE"),
     ],
 )
 def test_options_that_do_not_fit(options: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cluster", "start", "--port", "0", *options]) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (["bench", "serve"], "--trace needs --start"),
+        (["bench", "chat", "--compare"], "--trace needs --start"),
+        (["bench", "serve", "--start"], "--trace: there is no folder /no/such"),
+        (["bench", "chat", "--start"], "--trace: there is no folder /no/such"),
+    ],
+)
+def test_only_what_a_bench_starts_is_traced(command: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*command, "--trace", "/no/such/file"]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_private_cluster_is_told_of_its_trace() -> None:
+    args = build_parser("bench").parse_args(["bench", "serve", "--start", "--trace", "t", "--model", "m", "--start-args", "--threads 2"])
+    assert start_arguments(args) == ["--model", "m", "--trace", "t", "--threads", "2"]
 
 
 def test_a_model_that_is_none_says_what_is_possible(capsys: pytest.CaptureFixture[str]) -> None:

@@ -190,7 +190,7 @@ def test_recording_options_of_cluster_start(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_a_recording_is_a_new_file_that_can_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("launcher.start.os.access", lambda path, mode: False)
+    monkeypatch.setattr("launcher.new_file.os.access", lambda path, mode: False)
     with pytest.raises(LauncherError, match="no permission to make a file in"):
         options_from(build_parser().parse_args(["cluster", "start", "--record", str(tmp_path / "r")]))
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ["checkpoint", "frontend", "kernels", "launcher", "messages", "scheduler", "simulator", "tokenizer_proc", "transport", "worker"]
+PACKAGES = ["bench", "checkpoint", "frontend", "kernels", "launcher", "messages", "scheduler", "simulator", "tokenizer_proc", "transport", "worker"]
 PROCESSES = ["frontend", "scheduler", "tokenizer_proc", "worker"]
-FOLDERS = {*PACKAGES, "pagewire", "tests", "bench", "docs", ".ci"}
+FOLDERS = {*PACKAGES, "pagewire", "tests", "docs", ".ci"}
 FILES = [
     "launch.py", "pyproject.toml", "Makefile", "requirements.lock", "requirements-dev.lock", "LICENSE", "README.md", "CONTRIBUTING.md",
-    "docs/architecture.md", "docs/threat-model.md", "bench/RESULTS.md", ".ci/run",
+    "docs/architecture.md", "docs/profiling.md", "docs/threat-model.md", "bench/RESULTS.md", ".ci/run",
 ]  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 import gc
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 
@@ -31,6 +32,7 @@ from worker.resident.reader import Asked, Deliver, Launched, Reader, Scoring
 from worker.resident.wishes import FILTERED, PLAIN, SEPARATE, Wishes, wishes_of
 from worker.scores import Found, Scored, compute
 from worker.totals import Totals
+from worker.tracing import Tracing
 
 DRAWN = 0
 """Stands in the host's slots for a last token that only the device knows."""
@@ -71,12 +73,12 @@ class ResidentEngine:
         """Kinds of decode steps that are one launch by now."""
         return self._graphs.captured
 
-    def start(self, deliver: Deliver) -> None:
+    def start(self, deliver: Deliver, tracing: Tracing | None = None) -> None:
         """Give results to `deliver`, on another thread."""
         sys.setswitchinterval(SWITCH_SECONDS)
         gc.collect()
         gc.freeze()  # a collection that goes through all of torch's objects would hold up several steps
-        self._results = Reader(self._parcels, deliver)
+        self._results = Reader(self._parcels, deliver, tracing)
 
     def close(self) -> None:
         if self._results is not None:
@@ -96,9 +98,10 @@ class ResidentEngine:
     def submit(self, plan: StepPlan, queued: float = 0.0) -> None:
         """Launch one plan that waited `queued` seconds. Raises worker.plan.PlanError, and DeviceError when the device is of no use any more."""
         self.check()
+        began = time.monotonic()
         rows, copies = self._reader.apply(plan)
         try:
-            self._launch(plan, rows, copies, queued)
+            self._launch(plan, rows, copies, queued, (began, time.monotonic()))
         except RuntimeError as error:  # what torch and Triton raise for every error of the device
             raise DeviceError(str(error)) from error
 
@@ -151,7 +154,7 @@ class ResidentEngine:
         for _ in range(2):
             self._graphs.run(key, lambda: self._decode(*key))
 
-    def _launch(self, plan: StepPlan, rows: Rows, copies: tuple[I32, I32], queued: float) -> None:
+    def _launch(self, plan: StepPlan, rows: Rows, copies: tuple[I32, I32], queued: float, applying: tuple[float, float]) -> None:
         parcel = self._parcels.take()
         prompts = len(rows.slot) - rows.decodes
         pairs = self._changes(plan, rows, prompts)
@@ -173,7 +176,7 @@ class ResidentEngine:
         self._results.put(
             Launched(
                 session=plan.session, step=plan.step, slot=slot, parcel=parcel, prefill_tokens=len(rows.tokens), decode_tokens=rows.decodes,
-                queued=queued, asked=asked, scoring=scoring,
+                queued=queued, asked=asked, scoring=scoring, applying=applying, launched=time.monotonic(),
             )
         )  # fmt: skip
 
@@ -208,6 +211,7 @@ class ResidentEngine:
 
     def _write(self, parcel: Parcel, pairs: list[I32], columns: Sequence[I32]) -> list[Tensor]:
         """Send everything up at once and apply the changes; gives the columns on the device."""
+        began = time.monotonic()
         changes = joined(pairs)
         there: list[Tensor] = []
         if changes.size or columns:
@@ -215,6 +219,7 @@ class ResidentEngine:
             if changes.size:
                 self._kernels.write_words(self._arena.words, words)
         parcel.begun.record()  # only now: a device that waits for the host is not at work
+        parcel.sending = began, time.monotonic()
         return there
 
     # Steps

@@ -28,13 +28,17 @@ class _Past:
 
 
 class Parcel:
-    """`begun` and `done` bracket the step on the device. `up` is copied there as one piece; `down` [max rows] receives the tokens."""
+    """`begun` and `done` bracket the step on the device. `up` is copied there as one piece; `down` [max rows] receives the tokens.
+
+    `sending`: between which times of `time.monotonic()` the host sent `up`.
+    """
 
     def __init__(self, device: torch.device, rows: int, words: int) -> None:
         self._pinned = device.type == "cuda"
         self._device = device
         self.up = self._host(words)
         self.down = self._host(rows)
+        self.sending = (0.0, 0.0)
         self.begun: Event = torch.cuda.Event(enable_timing=True) if self._pinned else _Past()
         self.done: Event = torch.cuda.Event(enable_timing=True) if self._pinned else _Past()
 

@@ -2,6 +2,7 @@
 
 import queue
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -13,8 +14,10 @@ from messages.result import NON_FINITE, OK, ScoreColumns, StepResult
 from messages.tokens import LogprobColumns
 from transport.columns import I32, pack_f32, pack_i32, pack_u8
 from worker.resident.parcel import Parcel, Parcels
+from worker.resident.trace import StepTrace
 from worker.scores import Found, Scored, score_columns
 from worker.totals import Totals
+from worker.tracing import Tracing, Work
 
 LONGEST_GAP = 0.05
 """Seconds without work on the device that still count as a gap between two steps, not as idleness."""
@@ -61,7 +64,7 @@ class Scoring:
 
 @dataclass(frozen=True, kw_only=True)
 class Launched:
-    """A step that the device has yet to finish."""
+    """A step that the device has yet to finish. In seconds of `time.monotonic()`: `applying` its plan from and to, and when it was `launched`."""
 
     session: int
     step: int
@@ -70,6 +73,8 @@ class Launched:
     prefill_tokens: int
     decode_tokens: int
     queued: float
+    applying: tuple[float, float]
+    launched: float
     asked: Asked | None = None
     scoring: Scoring | None = None
 
@@ -77,13 +82,19 @@ class Launched:
 class Reader:
     """`put` steps in the order they were launched; `deliver` is called with each result, in that order, from this object's thread."""
 
-    def __init__(self, parcels: Parcels, deliver: Deliver) -> None:
+    def __init__(self, parcels: Parcels, deliver: Deliver, tracing: Tracing | None = None) -> None:
         self.totals = Totals()
         self.error: BaseException | None = None
         self._parcels = parcels
         self._deliver = deliver
         self._steps: queue.SimpleQueue[Launched | None] = queue.SimpleQueue()
         self._previous: Parcel | None = None
+        self._trace: StepTrace | None = None
+        if tracing is not None:
+            self._previous = parcels.take()
+            self._previous.done.record()
+            self._previous.done.synchronize()
+            self._trace = StepTrace(tracing, time.monotonic())
         self._thread = threading.Thread(target=self._run, name="results", daemon=True)
         self._thread.start()
 
@@ -105,8 +116,11 @@ class Reader:
     def _finish(self, step: Launched) -> None:
         parcel = step.parcel
         parcel.done.synchronize()
+        seen = time.monotonic()
         token = parcel.down.numpy()[: len(step.slot)].copy()
-        seconds, gap = self._times(parcel)
+        times = self._times(parcel)
+        seconds, since = times or (0.0, 0.0)
+        gap = since if 0 <= since < LONGEST_GAP else 0.0
         logprobs = None if step.asked is None else step.asked.columns(token)
         result = StepResult(
             session=step.session,
@@ -123,15 +137,23 @@ class Reader:
         self.totals = replace(
             self.totals.with_step(step.prefill_tokens, step.decode_tokens, seconds), gap_seconds=self.totals.gap_seconds + gap
         )  # fmt: skip
+        if self._trace is not None:
+            self._trace.finished(_work(step), step.applying, parcel.sending, step.launched, times, seen)
         if self._previous is not None:
             self._parcels.give(self._previous)
         self._previous = parcel
 
-    def _times(self, parcel: Parcel) -> tuple[float, float]:
-        """Seconds the device took for the step and, if the step before ended just before, waited for it."""
+    def _times(self, parcel: Parcel) -> tuple[float, float] | None:
+        """Seconds the device took for the step, and seconds since the end of the one before it, 0 for the first; None when it has no clock."""
         if not isinstance(parcel.begun, torch.cuda.Event) or not isinstance(parcel.done, torch.cuda.Event):
-            return 0.0, 0.0
+            return None
         gap = 0.0
         if self._previous is not None and isinstance(self._previous.done, torch.cuda.Event):
             gap = self._previous.done.elapsed_time(parcel.begun) / 1e3
-        return parcel.begun.elapsed_time(parcel.done) / 1e3, gap if 0 <= gap < LONGEST_GAP else 0.0
+        return parcel.begun.elapsed_time(parcel.done) / 1e3, gap
+
+
+def _work(step: Launched) -> Work:
+    return Work(
+        session=step.session, step=step.step, prefill_tokens=step.prefill_tokens, decode_rows=step.decode_tokens, queued=step.queued
+    )  # fmt: skip

@@ -1,0 +1,1 @@
+"""Measurements that need their own code; `launch.py bench` runs the ones for everybody."""
