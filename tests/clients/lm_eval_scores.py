@@ -17,7 +17,7 @@ QUESTIONS = [
     {"context": "Hello", "choices": [" world", " cat", "END", " the dog"], "answer": 0},
     {"context": "The cat sat on", "choices": [" one", " two three", " stop"], "answer": 1},
     {"context": "User: Hello world, 12 + 30 =", "choices": [" 42", " 4", " forty two", "\n\n42"], "answer": 0},
-    {"context": "caf\u00e9 \U0001fae0 ", "choices": ["\u00e9", "abc", " world"], "answer": 2},
+    {"context": "\u00e9t\u00e9 \U0001fae0 ", "choices": ["\u00e9", "abc", " world"], "answer": 2},
 ]
 TASK = {
     "task": "small",

@@ -134,7 +134,7 @@ def check_error(answer: dict[str, Any]) -> dict[str, Any]:
     error: dict[str, Any] = answer["error"]
     assert set(error) == {"message", "type", "param", "code"}
     assert error["message"]
-    assert not any(word in error["message"] for word in ("Traceback", ".py", "msgspec", "/work", "File "))
+    assert not any(word in error["message"] for word in ("Traceback", ".py", "msgspec", "/home", "File "))
     return error
 
 
