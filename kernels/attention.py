@@ -10,20 +10,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kernels.decode_attention import BALANCED, decode
+from kernels import hopper, hopper_prefill
+from kernels.decode_attention import Shares, decode, settings_for, share_out
 from kernels.prefill_attention import prefill, tile_tokens
 from kernels.reference import attention as reference
 
 copy_blocks = reference.copy_blocks
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class AttentionBatch:
     """Where the tokens of one step go in the cache and what they see, for one window. The same for every layer.
 
     Device tensors, int32: `table` [N, B] of block ids; `slot` and `position` [T]; `tiles` [tiles, 2], first token and count, of the prompt
-    chunks, the costliest first. The last `singles` tokens are decode rows, none of which has more than `longest`
-    keys; `balanced` if none has many more than the mean.
+    chunks, the costliest first. The last `singles` tokens are decode rows, whose `shares` the first layer works out for all.
     """
 
     table: Tensor
@@ -31,9 +31,8 @@ class AttentionBatch:
     position: Tensor
     tiles: Tensor
     singles: int
-    longest: int
-    balanced: bool
     window: int | None
+    shares: Shares | None = None
 
 
 def _tiles(starts: list[int], counts: list[int], size: int) -> list[tuple[int, int]]:
@@ -60,15 +59,13 @@ def plan_attention(
     position = np.arange(len(slot), dtype=np.int32) + np.repeat(np.array(starts, np.int32) - first, count)
     tiles = np.array(_tiles(starts[:prompts], counts[:prompts], tile_tokens(heads // kv_heads)), np.int32)
     columns = torch.from_numpy(np.concatenate((slot, position, tiles.reshape(-1)))).to(device, non_blocking=True)
-    tokens, longest = len(slot), max(starts[prompts:], default=-1) + 1
+    tokens = len(slot)
     return AttentionBatch(
         table=table_RB.to(torch.int32),
         slot=columns[:tokens],
         position=columns[tokens : 2 * tokens],
         tiles=columns[2 * tokens :].view(-1, 2),
         singles=singles,
-        longest=longest,
-        balanced=longest * singles <= BALANCED * (sum(starts[prompts:]) + singles),
         window=window,
     )
 
@@ -76,8 +73,14 @@ def plan_attention(
 def attend(q_THD: Tensor, k_cache: Tensor, v_cache: Tensor, batch: AttentionBatch, scale: float, out_THD: Tensor) -> None:
     """Softmax(q k^T * scale) v for every token of the step, into `out_THD`. The step's own keys must already be written (`rope_kv`)."""
     if len(batch.tiles):
-        prefill(q_THD, k_cache, v_cache, batch.table, batch.slot, batch.position, batch.tiles, batch.window, scale, out_THD)
+        where = batch.table, batch.slot, batch.position, batch.tiles
+        if hopper.fits(q_THD, k_cache, batch.window):
+            hopper_prefill.prefill(q_THD, k_cache, v_cache, *where, scale, out_THD)
+        else:
+            prefill(q_THD, k_cache, v_cache, *where, batch.window, scale, out_THD)
     if batch.singles:
         rows = slice(len(q_THD) - batch.singles, None)
-        where = batch.table, batch.slot[rows], batch.position[rows], batch.longest, batch.window
-        decode(q_THD[rows], k_cache, v_cache, *where, scale, out_THD[rows], batch.balanced)
+        slot, position, kv_heads = batch.slot[rows], batch.position[rows], k_cache.shape[1]
+        if batch.shares is None:
+            batch.shares = share_out(slot, position, batch.window, kv_heads, settings_for(batch.singles, kv_heads, q_THD.shape[2]))
+        decode(q_THD[rows], k_cache, v_cache, batch.table, slot, position, batch.shares, batch.window, scale, out_THD[rows])

@@ -5,24 +5,25 @@ from typing import Any
 import torch
 
 from kernels.quantised import quant_linear
-from kernels.reference import attention, bias, embedding, linear, mlp, norm, products, resident, rope, rope_kv, sampling
+from kernels.reference import attention, bias, decode_row, embedding, fp8, linear, mlp, norm, products, resident, rope, rope_kv, sampling
 
 
 class Reference:
     """The plain-torch set, for CPU."""
 
     Linear = linear.Linear
+    Fp8Linear = fp8.Fp8Linear
     quant_linear = staticmethod(quant_linear)
     embed = staticmethod(embedding.embed)
     rms_norm = staticmethod(norm.rms_norm)
     add_rms_norm = staticmethod(norm.add_rms_norm)
     rope_table = staticmethod(rope.rope_table)
     rope_rows = staticmethod(rope_kv.rope_rows)
-    rope_kv = staticmethod(rope_kv.rope_kv)
+    rope_attend = staticmethod(decode_row.rope_attend)
     plan_attention = staticmethod(attention.plan_attention)
     copy_blocks = staticmethod(attention.copy_blocks)
-    attend = staticmethod(attention.attend)
     silu_mul = staticmethod(mlp.silu_mul)
+    new_rows = staticmethod(products.new_rows)
     norm_linear = staticmethod(products.norm_linear)
     linear_add = staticmethod(products.linear_add)
     norm_gate_up = staticmethod(products.norm_gate_up)

@@ -12,7 +12,7 @@ import triton.language as tl
 
 from kernels.bracket import search
 from kernels.launch import trigger, wait
-from kernels.logits import GREEDY_BELOW, read
+from kernels.logits import GREEDY_BELOW, all_finite, read
 
 GROUP = 64
 FEW = 256
@@ -27,7 +27,7 @@ WANTED_FOR_P = tl.constexpr(512)
 
 @triton.jit
 def choose_threshold(
-    temperature_ptr: tl.tensor, top_k_ptr: tl.tensor, top_p_ptr: tl.tensor, min_p_ptr: tl.tensor, best_ptr: tl.tensor, finite_ptr: tl.tensor,
+    temperature_ptr: tl.tensor, top_k_ptr: tl.tensor, top_p_ptr: tl.tensor, min_p_ptr: tl.tensor, best_ptr: tl.tensor, mass_ptr: tl.tensor,
     group_ptr: tl.tensor, threshold_ptr: tl.tensor, count_ptr: tl.tensor, todo_ptr: tl.tensor, border_ptr: tl.tensor,
     V: tl.constexpr, CHUNKS: tl.constexpr, SPAN: tl.constexpr, GROUPS: tl.constexpr, GROUP_SPAN: tl.constexpr, PDL: tl.constexpr,
 ) -> None:  # fmt: skip
@@ -44,11 +44,11 @@ def choose_threshold(
     min_p = tl.load(min_p_ptr + row)
     chunk = tl.arange(0, SPAN)
     there = chunk < CHUNKS
-    finite = tl.min(tl.load(finite_ptr + row * CHUNKS + chunk, mask=there, other=1), 0)
+    finite = all_finite(tl.load(mass_ptr + row * CHUNKS + chunk, mask=there, other=0.0))
     cuts_k = (top_k > 0) & (top_k < V)
     threshold = float("inf")
     todo = 0
-    if (finite == 1) & (temperature >= GREEDY_BELOW) & (cuts_k | (top_p < 1) | (min_p > 0)):
+    if finite & (temperature >= GREEDY_BELOW) & (cuts_k | (top_p < 1) | (min_p > 0)):
         best = tl.max(tl.load(best_ptr + row * CHUNKS + chunk, mask=there, other=float("-inf")), 0)
         if cuts_k & (top_k > MOST_WANTED):
             todo = 1

@@ -6,6 +6,7 @@ that makes its input, so with dependent launch the weights are on their way whil
 
 from typing import Any, NamedTuple
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -13,8 +14,11 @@ from torch import Tensor
 from kernels.launch import launch, power_of_two, trigger, wait
 from kernels.mlp import silu
 
-MOST_COLUMNS = 2048
-SMALLEST_COLUMNS = 512
+MANY_ROWS = 32_768
+"""Rows of the weight of a head."""
+SMALLEST_COLUMNS = 256
+WARP_COLUMNS = 256
+"""Elements that a warp loads at once, 16 bytes a thread: with one such piece after the other all sums but one are part of a multiplication."""
 
 
 class Settings(NamedTuple):
@@ -52,40 +56,67 @@ def _weights(
 
 @triton.jit
 def _row(x_ptr: tl.tensor, K: tl.constexpr, PIECE: tl.constexpr, PIECES: tl.constexpr) -> Any:
-    """A row [K] as a tuple of PIECES float32 blocks [PIECE], zero past its end."""
+    """A row [K] as a tuple of PIECES blocks [PIECE], zero past its end."""
     blocks = _none()
     for piece in tl.static_range(PIECES):
         column = piece * PIECE + tl.arange(0, PIECE)
-        blocks = _with(blocks, tl.load(x_ptr + column, mask=column < K, other=0.0).to(tl.float32))
+        blocks = _with(blocks, tl.load(x_ptr + column, mask=column < K, other=0.0))
     return blocks
 
 
 @triton.jit
-def _dot(x: tl.tensor, gamma: tl.tensor, tiles: tl.tensor, PIECES: tl.constexpr, NORM: tl.constexpr) -> Any:
-    """The weight's rows times a row x (times the norm's weight): [rows] in float32. One sum across threads for all pieces."""
-    total = tl.zeros(tiles[0].shape, tl.float32)
-    for piece in tl.static_range(PIECES):
-        block = x[piece] * gamma[piece] if NORM else x[piece]
-        total += tiles[piece].to(tl.float32) * block[None, :]
-    return tl.sum(total, 1)
+def _low(x: tl.tensor, PAIRED: tl.constexpr) -> Any:
+    """x in float32, or the lower ones of its pairs of bfloat16 values."""
+    return (x << 16).to(tl.float32, bitcast=True) if PAIRED else x.to(tl.float32)
 
 
 @triton.jit
-def _inverse(x: tl.tensor, eps: tl.tensor, K: tl.constexpr, PIECES: tl.constexpr) -> Any:
-    """1 / sqrt(mean(x^2) + eps)."""
-    square = x[0] * x[0]
-    for piece in tl.static_range(1, PIECES):
-        square += x[piece] * x[piece]
-    return tl.rsqrt(tl.sum(square, 0) / K + eps)
+def _high(x: tl.tensor) -> Any:
+    """The upper ones of pairs of bfloat16 values, in float32."""
+    return (x & -65536).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _normed(x: tl.tensor, gamma: tl.tensor, PIECES: tl.constexpr, NORM: tl.constexpr, PAIRED: tl.constexpr) -> Any:
+    """x (times the norm's weight) in float32: its blocks, or those of the lower and those of the upper ones; and the sum of its squares."""
+    low = _none()
+    high = _none()
+    square = _low(x[0], PAIRED) * _low(x[0], PAIRED)
+    for piece in tl.static_range(PIECES):
+        y = _low(x[piece], PAIRED)
+        if NORM and piece > 0:
+            square += y * y
+        low = _with(low, y * _low(gamma[piece], PAIRED) if NORM else y)
+        if PAIRED:
+            y = _high(x[piece])
+            if NORM:
+                square += y * y
+            high = _with(high, y * _high(gamma[piece]) if NORM else y)
+    return low, high, tl.sum(square, 0) if NORM else 0.0
+
+
+@triton.jit
+def _dot(low: tl.tensor, high: tl.tensor, tiles: tl.tensor, PIECES: tl.constexpr, PAIRED: tl.constexpr) -> Any:
+    """The weight's rows times a row: [rows] in float32. One sum across threads for all pieces."""
+    total = _low(tiles[0], PAIRED) * low[0][None, :]
+    for piece in tl.static_range(PIECES):
+        if piece > 0:
+            total += _low(tiles[piece], PAIRED) * low[piece][None, :]
+        if PAIRED:
+            total += _high(tiles[piece]) * high[piece][None, :]
+    return tl.sum(total, 1)
 
 
 @triton.jit
 def _gemv(
     x_ptr: tl.tensor, norm_ptr: tl.tensor, w_ptr: tl.tensor, scale_ptr: tl.tensor, bias_ptr: tl.tensor, out_ptr: tl.tensor, eps: tl.tensor,
     N: tl.constexpr, K: tl.constexpr, ROWS: tl.constexpr, BN: tl.constexpr, PIECE: tl.constexpr, PIECES: tl.constexpr,
-    NORM: tl.constexpr, GATED: tl.constexpr, SCALED: tl.constexpr, ADD: tl.constexpr, BIAS: tl.constexpr, PDL: tl.constexpr,
+    NORM: tl.constexpr, GATED: tl.constexpr, SCALED: tl.constexpr, ADD: tl.constexpr, BIAS: tl.constexpr, PAIRED: tl.constexpr, PDL: tl.constexpr,
 ) -> None:  # fmt: skip
-    """out [ROWS, N] of x [ROWS, K] and the weight [N, K], or [2N, K] when GATED."""
+    """out [ROWS, N] of x [ROWS, K] and the weight [N, K], or [2N, K] when GATED.
+
+    PAIRED: x, norm and weight are pairs of bfloat16 values as int32, K of them in a row. That is one instruction less for every element.
+    """
     trigger(PDL)
     row = tl.program_id(0) * BN + tl.arange(0, BN)
     inside = row < N
@@ -102,30 +133,40 @@ def _gemv(
         target = out_ptr + r * N + row
         start = tl.load(target, mask=inside, other=0.0).to(tl.float32) if ADD else tl.zeros([BN], tl.float32)
         x = _row(x_ptr + r * K, K, PIECE, PIECES)
-        inverse = _inverse(x, eps, K, PIECES) if NORM else 1.0
-        y = _dot(x, gamma, tiles, PIECES, NORM) * inverse * scale
+        low, high, square = _normed(x, gamma, PIECES, NORM, PAIRED)
+        inverse = tl.rsqrt(square / (2 * K if PAIRED else K) + eps) if NORM else 1.0
+        y = _dot(low, high, tiles, PIECES, PAIRED) * inverse * scale
         if GATED:
-            y = silu(y) * _dot(x, gamma, up_tiles, PIECES, NORM) * inverse * up_scale
+            y = silu(y) * _dot(low, high, up_tiles, PIECES, PAIRED) * inverse * up_scale
         tl.store(target, (y + bias + start).to(out_ptr.dtype.element_ty), mask=inside)
 
 
-def pieces(columns: int) -> tuple[int, int]:
+def pieces(columns: int, warps: int) -> tuple[int, int]:
     """How a row of the weight is cut: size (a power of two) and number of its pieces; only a single piece may be padded."""
-    size = min(MOST_COLUMNS, columns & -columns)
+    size = min(max(SMALLEST_COLUMNS, warps * WARP_COLUMNS), columns & -columns)
     return (size, columns // size) if size >= SMALLEST_COLUMNS else (power_of_two(columns), 1)
 
 
 def settings_for(count: int, rows: int, columns: int, gated: bool) -> Settings:
-    """Rows of the weight and warps of a program for `count` rows of input: 32 to 128 elements of the weight for a thread (bench/GPU.md)."""
-    if count > 1:  # sums across warps would have to be made for each
+    """Rows of the weight and warps of a program for `count` rows of input, the best in whole steps (bench/GPU.md).
+
+    64 to 128 elements of the weight for a thread, and as few warps as that allows: a sum across warps takes longer than one within.
+    """
+    if count > 1:
+        if columns in (1024, 3072) and not gated:
+            return Settings(8, 4) if columns == 1024 else Settings(4, 4)
         fitting = 4096 // (columns * (2 if gated else 1))
         return Settings(8 if fitting >= 8 else 4 if fitting >= 4 else 2 if fitting >= 2 else 1, 1)
+    if rows > MANY_ROWS:
+        return Settings(8, 8) if columns < 4096 else Settings(2, 8)
     if columns <= 1024:
-        return Settings(2, 2) if gated else Settings(4, 4) if rows > 32_768 else Settings(8, 8)
+        return Settings(4, 2)
+    if columns <= 2048:
+        return Settings(2, 2) if gated else Settings(4, 2)
     if columns < 4096:
-        return Settings(2 if gated else 4, 4)
+        return Settings(2, 4) if gated else Settings(2, 1)
     if columns == 4096:
-        return Settings(2, 4 if gated else 8)
+        return Settings(1, 4) if gated else Settings(2, 2 if rows > 4096 else 4)
     return Settings(4 if columns <= 8192 else 2, 8)
 
 
@@ -140,9 +181,14 @@ def product(
     """
     rows, columns = out_1N.shape[1], weight.shape[1]
     chosen = settings or settings_for(len(x_1M), rows, columns, gated)
-    size, count = pieces(columns)
+    paired = x_1M.dtype == weight.dtype == torch.bfloat16 and columns % 2 == 0
+    size, count = pieces(columns, chosen.warps)
+    if paired:
+        x_1M, weight, norm_M = x_1M.view(torch.int32), weight.view(torch.int32), None if norm_M is None else norm_M.view(torch.int32)
+        columns, size = columns // 2, size // 2
     launch(
         _gemv, (triton.cdiv(rows, chosen.rows),), len(x_1M), x_1M, norm_M, weight, scale, bias, out_1N, eps,
         N=rows, K=columns, ROWS=len(x_1M), BN=chosen.rows, PIECE=size, PIECES=count,
-        NORM=norm_M is not None, GATED=gated, SCALED=scale is not None, ADD=add, BIAS=bias is not None, num_warps=chosen.warps, num_stages=1,
+        NORM=norm_M is not None, GATED=gated, SCALED=scale is not None, ADD=add, BIAS=bias is not None, PAIRED=paired,
+        num_warps=chosen.warps, num_stages=1,
     )  # fmt: skip

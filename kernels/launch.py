@@ -6,6 +6,9 @@ holds. With more rows that is slower (bench/GPU.md): waiting programs take the r
 """
 
 import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -14,19 +17,30 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 LOG2E = tl.constexpr(1.4426950408889634)
+HOPPER = 90
 MOST_DEPENDENT_ROWS = 2
 NEVER = 1 << 30
 """In place of the rows of a step, for kernels that are never launched so: grids of about as many programs as there are multiprocessors."""
 
+Instead = Callable[[Any, tuple[int, ...], tuple[Any, ...], dict[str, Any]], object]
+"""Gets the kernel, the grid, the arguments and the settings of a launch."""
+_INSTEAD: ContextVar[Instead | None] = ContextVar("instead", default=None)
+
 
 @functools.cache
-def _can_depend() -> bool:
-    return not triton.knobs.runtime.interpret and torch.cuda.get_device_capability()[0] >= 9
+def _architecture() -> int:
+    """Compute capability of the device that is compiled for, times ten; 0 in the interpreter."""
+    return 0 if triton.knobs.runtime.interpret else int(triton.runtime.driver.active.get_current_target().arch)
+
+
+def on_hopper(device: torch.device) -> bool:
+    """Whether kernels that only Hopper GPUs can run may be launched for tensors on `device`."""
+    return device.type != "cpu" and _architecture() == HOPPER
 
 
 def dependent_launch(rows: int) -> bool:
     """Whether kernels of a step of `rows` rows are launched programmatically dependent on this machine."""
-    return rows <= MOST_DEPENDENT_ROWS and _can_depend()
+    return rows <= MOST_DEPENDENT_ROWS and _architecture() >= HOPPER
 
 
 @triton.jit
@@ -43,6 +57,16 @@ def wait(PDL: tl.constexpr) -> None:
         gdc_wait()
 
 
+@contextmanager
+def instead(do: Instead) -> Iterator[None]:
+    """Inside, `do` is called in place of every launch of this thread."""
+    token = _INSTEAD.set(do)
+    try:
+        yield
+    finally:
+        _INSTEAD.reset(token)
+
+
 def launch(kernel: Any, grid: tuple[int, ...], rows: int, *arguments: Any, **settings: Any) -> None:
     """Run a kernel that has a `PDL` parameter over `grid`, in a step of `rows` rows; an empty grid runs nothing."""
     if 0 in grid:
@@ -50,7 +74,15 @@ def launch(kernel: Any, grid: tuple[int, ...], rows: int, *arguments: Any, **set
     dependent = dependent_launch(rows)
     if dependent:
         settings["launch_pdl"] = True
-    kernel[grid](*arguments, PDL=dependent, **settings)
+    run(kernel, grid, *arguments, PDL=dependent, **settings)
+
+
+def run(kernel: Any, grid: tuple[int, ...], *arguments: Any, **settings: Any) -> None:
+    """Run a kernel over `grid`, as `settings` say."""
+    if (do := _INSTEAD.get()) is None:
+        kernel[grid](*arguments, **settings)
+    else:
+        do(kernel, grid, arguments, settings)
 
 
 def power_of_two(size: int) -> int:

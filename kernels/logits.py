@@ -49,3 +49,9 @@ def read(
     if temperature >= GREEDY_BELOW:
         x = x * tl.div_rn(1.0, temperature)
     return raw, x
+
+
+@triton.jit
+def all_finite(mass: tl.tensor) -> Any:
+    """Whether no chunk's probability mass [N] is NaN, which is how a scan says that one of its logits is not a finite number."""
+    return tl.min((mass == mass).to(tl.int32), 0) == 1

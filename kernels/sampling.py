@@ -16,23 +16,47 @@ from torch import Tensor
 from kernels.borders import find_borders
 from kernels.candidates import CAPACITY, FEW, GROUP, choose_threshold, gather, settle
 from kernels.launch import launch, power_of_two, trigger, wait
-from kernels.logits import GREEDY_BELOW, read
+from kernels.logits import GREEDY_BELOW, all_finite, read
 from kernels.reference.sampling import Penalties, Sampled, SamplingBatch
 
-CHUNK = 4096
-"""Logits of one program of a scan."""
+CHUNK, SCAN_WARPS = 1024, 1
+"""Logits of one program of a scan, and its warps."""
+GROUPED_CHUNK = 4096
+"""The same where a row is filtered."""
+DRAW_WARPS = 1
 BORDER_BLOCK = 2048
 
 
 @triton.jit
 def _scan(
     logits_ptr: tl.tensor, temperature_ptr: tl.tensor, penalty_ptr: tl.tensor, counts_ptr: tl.tensor, seen_ptr: tl.tensor, penalties_ptr: tl.tensor,
-    best_ptr: tl.tensor, least_ptr: tl.tensor, id_ptr: tl.tensor, mass_ptr: tl.tensor, finite_ptr: tl.tensor, group_ptr: tl.tensor,
-    V: tl.constexpr, CHUNKS: tl.constexpr, GROUPS: tl.constexpr, GROUP: tl.constexpr,
-    RANDOM: tl.constexpr, FILTERED: tl.constexpr, PENALTIES: tl.constexpr, PDL: tl.constexpr,
+    best_ptr: tl.tensor, mass_ptr: tl.tensor,
+    V: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr, RANDOM: tl.constexpr, PENALTIES: tl.constexpr, PDL: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Per row and chunk of GROUPS x GROUP logits [R, CHUNKS]: largest value and its lowest id, whether all are finite, mass relative to the
-    largest if RANDOM, and if FILTERED the smallest value and the largest of every group."""
+    """Per row and chunk [R, CHUNKS]: the largest value, and the mass relative to it, which is NaN if a logit is not finite (0 for greedy rows)."""
+    trigger(PDL)
+    row = tl.program_id(0).to(tl.int64)
+    chunk = tl.program_id(1)
+    column = chunk * CHUNK + tl.arange(0, CHUNK)
+    wait(PDL)
+    temperature = tl.load(temperature_ptr + row)
+    at = tl.load(penalty_ptr + row) if PENALTIES else -1
+    raw, x = read(logits_ptr, row, column, temperature, at, counts_ptr, seen_ptr, penalties_ptr, V, PENALTIES)
+    best = tl.max(x, 0)
+    mass = tl.where(column < V, raw, 0.0) * 0.0
+    if RANDOM and temperature >= GREEDY_BELOW:
+        mass += tl.exp(x - best)
+    tl.store(best_ptr + row * CHUNKS + chunk, best)
+    tl.store(mass_ptr + row * CHUNKS + chunk, tl.sum(mass, 0))
+
+
+@triton.jit
+def _scan_groups(
+    logits_ptr: tl.tensor, temperature_ptr: tl.tensor, penalty_ptr: tl.tensor, counts_ptr: tl.tensor, seen_ptr: tl.tensor, penalties_ptr: tl.tensor,
+    best_ptr: tl.tensor, mass_ptr: tl.tensor, least_ptr: tl.tensor, group_ptr: tl.tensor,
+    V: tl.constexpr, GROUPS: tl.constexpr, GROUP: tl.constexpr, CHUNKS: tl.constexpr, PENALTIES: tl.constexpr, PDL: tl.constexpr,
+) -> None:  # fmt: skip
+    """As `_scan` with chunks of GROUPS x GROUP logits, and for the filters the smallest value and the largest of every group."""
     trigger(PDL)
     row = tl.program_id(0).to(tl.int64)
     chunk = tl.program_id(1)
@@ -42,16 +66,12 @@ def _scan(
     at = tl.load(penalty_ptr + row) if PENALTIES else -1
     raw, x = read(logits_ptr, row, column, tl.load(temperature_ptr + row), at, counts_ptr, seen_ptr, penalties_ptr, V, PENALTIES)
     inside = column < V
-    best = tl.max(tl.max(x, 1), 0)
+    group = tl.max(x, 1)
+    best = tl.max(group, 0)
     tl.store(best_ptr + out, best)
-    tl.store(id_ptr + out, tl.min(tl.min(tl.where(x == best, column, V - 1), 1), 0))
-    zero = tl.sum(tl.sum(tl.where(inside, raw, 0.0) * 0.0, 1), 0)
-    tl.store(finite_ptr + out, (zero == 0.0).to(tl.int32))
-    if RANDOM:
-        tl.store(mass_ptr + out, tl.sum(tl.sum(tl.exp(x - best), 1), 0))
-    if FILTERED:
-        tl.store(least_ptr + out, tl.min(tl.min(tl.where(inside, x, float("inf")), 1), 0))
-        tl.store(group_ptr + out * GROUPS + tl.arange(0, GROUPS), tl.max(x, 1))
+    tl.store(mass_ptr + out, tl.sum(tl.sum(tl.exp(x - best) + tl.where(inside, raw, 0.0) * 0.0, 1), 0))
+    tl.store(least_ptr + out, tl.min(tl.min(tl.where(inside, x, float("inf")), 1), 0))
+    tl.store(group_ptr + out * GROUPS + tl.arange(0, GROUPS), group)
 
 
 @triton.jit
@@ -96,10 +116,17 @@ def _weigh(where: tl.tuple, column: tl.tensor, border: tl.tensor, best: tl.tenso
 
 
 @triton.jit
+def _lowest(where: tl.tuple, column: tl.tensor, best: tl.tensor, V: tl.constexpr, PENALTIES: tl.constexpr) -> Any:
+    """The first column whose logit is `best`."""
+    _, x = read(where[0], where[1], column, where[2], where[3], where[4], where[5], where[6], V, PENALTIES)  # type: ignore[index]
+    return tl.min(tl.where(x == best, column, V - 1), 0)
+
+
+@triton.jit
 def _draw(
     logits_ptr: tl.tensor, temperature_ptr: tl.tensor, border_ptr: tl.tensor, penalty_ptr: tl.tensor, counts_ptr: tl.tensor, seen_ptr: tl.tensor,
     penalties_ptr: tl.tensor,
-    seed_ptr: tl.tensor, position_ptr: tl.tensor, best_ptr: tl.tensor, id_ptr: tl.tensor, mass_ptr: tl.tensor, finite_ptr: tl.tensor,
+    seed_ptr: tl.tensor, position_ptr: tl.tensor, best_ptr: tl.tensor, mass_ptr: tl.tensor,
     token_ptr: tl.tensor, good_ptr: tl.tensor,
     V: tl.constexpr, CHUNKS: tl.constexpr, SPAN: tl.constexpr, GROUPS: tl.constexpr, GROUP: tl.constexpr,
     FILTERED: tl.constexpr, PENALTIES: tl.constexpr, PDL: tl.constexpr,
@@ -111,34 +138,36 @@ def _draw(
     there = chunk < CHUNKS
     wait(PDL)
     temperature = tl.load(temperature_ptr + row)
-    finite = tl.min(tl.load(finite_ptr + row * CHUNKS + chunk, mask=there, other=1), 0)
     bests = tl.load(best_ptr + row * CHUNKS + chunk, mask=there, other=float("-inf"))
+    masses = tl.load(mass_ptr + row * CHUNKS + chunk, mask=there, other=0.0)
     best = tl.max(bests, 0)
+    finite = all_finite(masses)
     token = (row * 0).to(tl.int32)
-    if finite == 1:
+    if finite:
+        at = tl.load(penalty_ptr + row) if PENALTIES else -1
+        where = (logits_ptr, row, temperature, at, counts_ptr, seen_ptr, penalties_ptr)
         if temperature >= GREEDY_BELOW:
-            masses = tl.load(mass_ptr + row * CHUNKS + chunk, mask=there, other=0.0).to(tl.float64) * tl.exp(bests - best).to(tl.float64)
-            sums = tl.cumsum(masses, 0)
+            weights = masses.to(tl.float64) * tl.exp(bests - best).to(tl.float64)
+            sums = tl.cumsum(weights, 0)
             target = _uniform(tl.load(seed_ptr + row), tl.load(position_ptr + row)) * tl.max(sums, 0)
-            chosen = tl.minimum(tl.sum((there & (sums <= target)).to(tl.int32), 0), tl.max(tl.where(masses > 0, chunk, 0), 0))
+            chosen = tl.minimum(tl.sum((there & (sums <= target)).to(tl.int32), 0), tl.max(tl.where(weights > 0, chunk, 0), 0))
             left = target - tl.max(tl.where(chunk < chosen, sums, 0.0), 0)
-            at = tl.load(penalty_ptr + row) if PENALTIES else -1
             border = tl.load(border_ptr + row) if FILTERED else float("-inf")
-            where = (logits_ptr, row, temperature, at, counts_ptr, seen_ptr, penalties_ptr)
             group = tl.arange(0, GROUPS)
             member = tl.arange(0, GROUP)
             first = chosen * GROUPS * GROUP
-            sums, _ = _weigh(where, first + group[:, None] * GROUP + member[None, :], border, best, V, PENALTIES)
-            masses = tl.sum(sums, 1).to(tl.float64)
-            sums = tl.cumsum(masses, 0)
-            chosen = tl.minimum(tl.sum((sums <= left).to(tl.int32), 0), tl.max(tl.where(masses > 0, group, 0), 0))
-            left -= tl.max(tl.where(group < chosen, sums, 0.0), 0)
+            cells, _ = _weigh(where, first + group[:, None] * GROUP + member[None, :], border, best, V, PENALTIES)
+            parts = tl.sum(cells, 1).to(tl.float64)
+            within = tl.cumsum(parts, 0)
+            chosen = tl.minimum(tl.sum((within <= left).to(tl.int32), 0), tl.max(tl.where(parts > 0, group, 0), 0))
+            left -= tl.max(tl.where(group < chosen, within, 0.0), 0)
             column = first + chosen * GROUP + member
-            weights, kept = _weigh(where, column, border, best, V, PENALTIES)
-            found = first + chosen * GROUP + tl.sum((tl.cumsum(weights.to(tl.float64), 0) <= left).to(tl.int32), 0)
+            single, kept = _weigh(where, column, border, best, V, PENALTIES)
+            found = first + chosen * GROUP + tl.sum((tl.cumsum(single.to(tl.float64), 0) <= left).to(tl.int32), 0)
             token = tl.minimum(found, tl.max(tl.where(kept, column, 0), 0))
         else:
-            token = tl.min(tl.where(there & (bests == best), tl.load(id_ptr + row * CHUNKS + chunk, mask=there, other=V), V), 0)
+            first = tl.min(tl.where(bests == best, chunk, SPAN), 0) * GROUPS * GROUP
+            token = _lowest(where, first + tl.arange(0, GROUPS * GROUP), best, V, PENALTIES)
     tl.store(token_ptr + row, token.to(tl.int64))
     tl.store(good_ptr + row, finite.to(tl.uint8))
 
@@ -165,26 +194,26 @@ class _Columns:
     """What the kernels leave for one another: one value for each row, or for each row and chunk."""
 
     def __init__(self, rows: int, vocab: int, filtered: bool, device: torch.device) -> None:
-        self.chunks = triton.cdiv(vocab, CHUNK)
+        self.chunk = GROUPED_CHUNK if filtered else CHUNK
+        self.chunks = triton.cdiv(vocab, self.chunk)
         self.best, self.least, self.mass = torch.empty(3, rows, self.chunks, device=device)
-        self.id, self.finite = torch.empty(2, rows, self.chunks, dtype=torch.int32, device=device)
         self.border, self.threshold = torch.empty(2, rows, device=device)
         self.count, self.todo = torch.empty(2, rows, dtype=torch.int32, device=device)
-        self.group = torch.empty(rows * self.chunks * (CHUNK // GROUP) if filtered else 0, device=device)
+        self.group = torch.empty(rows * self.chunks * (self.chunk // GROUP) if filtered else 0, device=device)
         self.found = torch.empty(rows * CAPACITY if filtered else 0, device=device)
 
 
 def _filter(logits_RV: Tensor, batch: SamplingBatch, penalties: tuple[Tensor | None, ...], c: _Columns, size: dict[str, Any]) -> None:
     """Set the border of every row, and the mass of those that have one to what the border leaves."""
     (rows, vocab), chunks = logits_RV.shape, c.chunks
-    span, groups = power_of_two(chunks), chunks * (CHUNK // GROUP)
+    span, groups = power_of_two(chunks), chunks * (c.chunk // GROUP)
     columns = (batch.top_k, batch.top_p, batch.min_p)
     launch(
-        choose_threshold, (rows,), rows, batch.temperature, *columns, c.best, c.finite, c.group, c.threshold, c.count, c.todo, c.border,
+        choose_threshold, (rows,), rows, batch.temperature, *columns, c.best, c.mass, c.group, c.threshold, c.count, c.todo, c.border,
         V=vocab, CHUNKS=chunks, SPAN=span, GROUPS=groups, GROUP_SPAN=power_of_two(groups), num_warps=8,
     )  # fmt: skip
     where = (logits_RV, batch.temperature, *penalties)
-    launch(gather, (rows, chunks), rows, *where, c.best, c.threshold, c.count, c.found, CHUNK=CHUNK, CAPACITY=CAPACITY, num_warps=8, **size)
+    launch(gather, (rows, chunks), rows, *where, c.best, c.threshold, c.count, c.found, CHUNK=c.chunk, CAPACITY=CAPACITY, num_warps=8, **size)
     launch(
         settle, (rows,), rows, *columns, c.best, c.mass, c.threshold, c.count, c.found, c.todo, c.border,
         V=vocab, CHUNKS=chunks, SPAN=span, FEW=FEW, CAPACITY=CAPACITY, num_warps=4,
@@ -193,7 +222,7 @@ def _filter(logits_RV: Tensor, batch: SamplingBatch, penalties: tuple[Tensor | N
         find_borders, (rows,), rows, logits_RV, batch.temperature, *columns, *penalties, c.best, c.least, c.todo, c.border,
         SPAN=span, BLOCK=BORDER_BLOCK, num_warps=16, **size,
     )  # fmt: skip
-    launch(_rescan, (rows, chunks), rows, logits_RV, batch.temperature, c.border, *penalties, c.best, c.mass, CHUNK=CHUNK, num_warps=8, **size)
+    launch(_rescan, (rows, chunks), rows, logits_RV, batch.temperature, c.border, *penalties, c.best, c.mass, CHUNK=c.chunk, num_warps=8, **size)
 
 
 def sample(logits_RV: Tensor, batch: SamplingBatch) -> Sampled:
@@ -207,16 +236,18 @@ def sample(logits_RV: Tensor, batch: SamplingBatch) -> Sampled:
     token, good = torch.empty(rows, dtype=torch.int64, device=device), torch.empty(rows, dtype=torch.uint8, device=device)
     penalties = _penalty_arguments(batch.penalties, rows, device)
     size: dict[str, Any] = {"V": vocab, "CHUNKS": c.chunks, "PENALTIES": batch.penalties is not None}
-    launch(
-        _scan, (rows, c.chunks), rows, logits_RV, batch.temperature, *penalties, c.best, c.least, c.id, c.mass, c.finite, c.group,
-        GROUPS=CHUNK // GROUP, GROUP=GROUP, RANDOM=bool(batch.random), FILTERED=filtered, num_warps=8, **size,
-    )  # fmt: skip
+    where = (logits_RV, batch.temperature, *penalties)
     if filtered:
+        launch(
+            _scan_groups, (rows, c.chunks), rows, *where, c.best, c.mass, c.least, c.group,
+            GROUPS=c.chunk // GROUP, GROUP=GROUP, num_warps=8, **size,
+        )  # fmt: skip
         _filter(logits_RV, batch, penalties, c, size)
+    else:
+        launch(_scan, (rows, c.chunks), rows, *where, c.best, c.mass, CHUNK=c.chunk, RANDOM=bool(batch.random), num_warps=SCAN_WARPS, **size)
     launch(
-        _draw, (rows,), rows, logits_RV, batch.temperature, c.border, *penalties, batch.seed, batch.position,
-        c.best, c.id, c.mass, c.finite, token, good,
-        SPAN=power_of_two(c.chunks), GROUPS=CHUNK // GROUP, GROUP=GROUP, FILTERED=filtered, num_warps=4, **size,
+        _draw, (rows,), rows, logits_RV, batch.temperature, c.border, *penalties, batch.seed, batch.position, c.best, c.mass, token, good,
+        SPAN=power_of_two(c.chunks), GROUPS=c.chunk // GROUP, GROUP=GROUP, FILTERED=filtered, num_warps=DRAW_WARPS, **size,
     )  # fmt: skip
     found = Sampled(token=token, finite=good.view(torch.bool))
     if not batch.logprob_rows:

@@ -17,7 +17,7 @@ from checkpoint.shapes import SHAPES
 from launcher.errors import LauncherError
 from launcher.floor import Floor
 from launcher.new_file import new_file
-from launcher.options import device, number, whole
+from launcher.options import add_formats, device, number, whole
 from launcher.pair import Order, Pair, Record
 from launcher.sizes import sizes_from
 from messages.sampling import SamplingParams
@@ -44,7 +44,7 @@ def add_engine(add: Callable[..., Any]) -> None:
     add("--model-shape", default="", metavar="X", help="a published shape instead, with --dummy-weights: qwen3-0.6b, llama3.2-1b, llama3.1-8b")
     add("--dummy-weights", action="store_true", help="random weights")
     add("--device", type=device, default="cuda", help="cpu, cuda or cuda:N (cuda)")
-    add("--dtype", choices=["auto", "float32", "bfloat16"], default="auto", help="number format of the weights in memory")
+    add_formats(add)
     add("--threads", type=whole(0, 4096), default=0, help="CPU threads of the worker; 0: all cores")
     add("--kv-tokens", type=whole(0, 2**31 - 1), default=0, metavar="N", help="tokens of KV memory; 0: what fits")
     add("--gpu-memory-utilization", type=number(0.05, 1), default=0.9, metavar="X", help="share of the GPU's memory that may be used (0.9)")
@@ -121,7 +121,7 @@ def _run(
     config = read_shape(args)
     path = None if args.trace is None else new_file("--trace", args.trace, "a trace")
     with traced(path) as trace, Pair(*engine_arguments(args), trace=trace) as pair:
-        floor = Floor(config=config, bandwidth=float(pair.facts["copy_bandwidth"]), item=2 if args.device != "cpu" else 4)
+        floor = Floor(config=config, bandwidth=float(pair.facts["copy_bandwidth"]), **_items(args))
         pair.warm()
         found: list[dict[str, Any]] = []
         before = pair.counters()
@@ -139,6 +139,13 @@ def _run(
     }  # fmt: skip
     print(json.dumps(report) if args.json else _text(report))
     return 0
+
+
+def _items(args: argparse.Namespace) -> dict[str, int]:
+    """Bytes of elements, for the floor."""
+    item = 2 if args.device != "cpu" else 4
+    named = {"auto": item, "float32": 4, "bfloat16": 2, "fp8": 1}
+    return {"item": item, "matrix_item": named[args.weights], "kv_item": named[args.kv_dtype]}
 
 
 def _device(before: dict[str, float], after: dict[str, float], seconds: float) -> dict[str, float]:
@@ -173,8 +180,9 @@ def engine_arguments(args: argparse.Namespace) -> tuple[dict[str, Any], dict[str
     }  # fmt: skip
     worker = {
         "model": args.model, "model_shape": args.model_shape, "dummy_weights": args.dummy_weights, "device": args.device, "dtype": args.dtype,
-        "threads": args.threads, "kv_tokens": args.kv_tokens, "gpu_memory_utilization": args.gpu_memory_utilization, "max_slots": sizes.max_slots,
-        "max_step_tokens": sizes.max_step_tokens, "max_context": args.max_context, "measure_bandwidth": True,
+        "kv_dtype": args.kv_dtype, "weights": args.weights, "threads": args.threads, "kv_tokens": args.kv_tokens,
+        "gpu_memory_utilization": args.gpu_memory_utilization, "max_slots": sizes.max_slots, "max_step_tokens": sizes.max_step_tokens,
+        "max_context": args.max_context, "measure_bandwidth": True,
     }  # fmt: skip
     return scheduler, worker
 

@@ -5,7 +5,7 @@ import importlib
 import sys
 
 from launcher.errors import LauncherError, program
-from launcher.options import device, number, printable, whole
+from launcher.options import add_formats, device, number, printable, whole
 
 VERSION = "0.1.0"
 DEFAULT_MODEL = "smollm2-135m-instruct"
@@ -101,7 +101,7 @@ def _add_start(start: argparse.ArgumentParser) -> None:
     add("--port", type=whole(0, 65535), default=8000, help="HTTP port (8000); 0 takes a free one")
     add("--detach", action="store_true", help="return when the cluster is ready and leave it running")
     add("--device", type=device, default="cpu", help="cpu, or cuda or cuda:N for a GPU (cpu)")
-    add("--dtype", choices=["auto", "float32", "bfloat16"], default="auto", help="number format of the weights in memory")
+    add_formats(add)
     add("--threads", type=whole(0, 4096), default=0, help="CPU threads of the worker, at most the cores there are; 0: all cores")
     add("--kv-tokens", type=whole(0, 2**31 - 1), default=0, metavar="N", help="tokens of KV memory; 0: a quarter of free memory; all a GPU has left")
     add("--gpu-memory-utilization", type=number(0.05, 1), default=0.9, metavar="X", help="share of a GPU's memory that may be used (0.9)")

@@ -13,25 +13,31 @@ H200_PRODUCT = 785e12
 
 @dataclass(frozen=True, kw_only=True)
 class Floor:
-    """`bandwidth` in bytes read and written a second by a copy, in the run that is judged; `item` bytes of a weight or key element."""
+    """`bandwidth` in bytes read and written a second by a copy, in the run that is judged.
+
+    Bytes of an element: `matrix_item` of the matrices of the layers, `kv_item` of keys and values, `item` of all else.
+    """
 
     config: ModelConfig
     bandwidth: float
     item: int = 2
+    matrix_item: int = 2
+    kv_item: int = 2
     product: float = H200_PRODUCT
 
     @property
     def weights(self) -> int:
         """Bytes of all weights that a step reads: an embedding that is not the head too is read by rows only."""
-        sizes = {name: math.prod(shape) for name, shape in expected_tensors(self.config).items()}
+        shapes = expected_tensors(self.config)
         if not self.config.tied_head:
-            del sizes["model.embed_tokens.weight"]
-        return self.item * sum(sizes.values())
+            del shapes["model.embed_tokens.weight"]
+        matrices = sum(math.prod(shape) for shape in layer_tensors(self.config).values() if len(shape) == 2) * self.config.layers
+        return self.item * (sum(map(math.prod, shapes.values())) - matrices) + self.matrix_item * matrices
 
     @property
     def token(self) -> int:
         """Bytes of keys and values of one token."""
-        return 2 * self.config.layers * self.config.kv_heads * self.config.head_dim * self.item
+        return 2 * self.config.layers * self.config.kv_heads * self.config.head_dim * self.kv_item
 
     def prefill(self, tokens: int) -> float:
         """Seconds of the matrix products of prompt tokens, without the head."""

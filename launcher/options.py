@@ -3,6 +3,7 @@
 import argparse
 import re
 from collections.abc import Callable
+from typing import Any
 
 
 def whole(low: int, high: int) -> Callable[[str], int]:
@@ -40,6 +41,16 @@ def device(text: str) -> str:
     if text == "cpu" or re.fullmatch(r"cuda(:\d+)?", text):
         return text
     raise argparse.ArgumentTypeError(f"{text!r} is neither cpu nor cuda nor cuda:N")
+
+
+def add_formats(add: Callable[..., Any]) -> None:
+    """The flags that say which number formats a worker computes in and keeps, each given to `add`."""
+    add("--dtype", choices=["auto", "float32", "bfloat16"], default="auto", help="number format of the arithmetic and of the weights in memory")
+    add(
+        "--kv-dtype", choices=["auto", "float32", "bfloat16", "fp8"], default="auto",
+        help="number format of keys and values; fp8 takes half of bfloat16 (auto: that of the arithmetic)",
+    )  # fmt: skip
+    add("--weights", choices=["auto", "fp8"], default="auto", help="fp8: quantise the matrices of the layers at the start; on Ada, Hopper and newer")
 
 
 def printable(text: str) -> str:

@@ -34,6 +34,8 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
     port: int
     device: str = "cpu"
     dtype: str = "auto"
+    kv_dtype: str = "auto"
+    weights: str = "auto"
     threads: int = 0
     kv_tokens: int = 0
     gpu_memory_utilization: float = 0.9
@@ -113,6 +115,8 @@ def cluster_specs(options: ClusterOptions, run_dir: str) -> list[ProcessSpec]:
         model=options.model_path,
         device=options.device,
         dtype=options.dtype,
+        kv_dtype=options.kv_dtype,
+        weights=options.weights,
         threads=options.threads,
         kv_tokens=options.kv_tokens,
         gpu_memory_utilization=options.gpu_memory_utilization,

@@ -63,6 +63,8 @@ def options_from(args: argparse.Namespace) -> ClusterOptions:
         port=port,
         device=args.device,
         dtype=args.dtype,
+        kv_dtype=args.kv_dtype,
+        weights=args.weights,
         threads=_threads(args.threads),
         kv_tokens=args.kv_tokens,
         gpu_memory_utilization=args.gpu_memory_utilization,

@@ -49,8 +49,17 @@ class Load:
 
     def run(self) -> None:
         """To the end of all of them. Raises LauncherError when they have not ended after `timeout` seconds."""
-        began = ticked = time.perf_counter()
-        now = began
+        began = time.perf_counter()
+        try:
+            self._follow(began)
+        finally:
+            for key in list(self._selector.get_map().values()):
+                key.data.socket.close()
+            self._selector.close()
+        self.seconds = max((outcome.ended for outcome in self.outcomes), default=began) - began
+
+    def _follow(self, began: float) -> None:
+        now = ticked = began
         while self._waiting or self._selector.get_map():
             while self._waiting and now - began >= self._waiting[0][0]:
                 self._open(self._waiting.pop(0)[1], now)
@@ -62,8 +71,6 @@ class Load:
                 self._tick()
             if now - began > self._timeout:
                 raise LauncherError(f"the load had not ended after {self._timeout:.0f} s")
-        self._selector.close()
-        self.seconds = max((outcome.ended for outcome in self.outcomes), default=began) - began
 
     def _open(self, body: bytes, now: float) -> None:
         outcome = Outcome(due=now, sent=now)

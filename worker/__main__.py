@@ -11,6 +11,7 @@ from messages.cluster import DEAD, LOADING
 from transport.lifetime import Lifetime, read_arguments, set_up_logging
 from transport.reports import Reporter
 from worker.args import WorkerArgs
+from worker.compilers import Compilers
 from worker.pulse import Pulse
 
 log = logging.getLogger(__name__)
@@ -50,6 +51,15 @@ def _run(args: WorkerArgs, lifetime: Lifetime, threads: int) -> int:
 
 
 def _serve(args: WorkerArgs, lifetime: Lifetime, threads: int, reporter: Reporter, pulse: Pulse) -> int:
+    compilers = Compilers(args) if args.device.startswith("cuda") else None  # first of all, so that they import while this process does
+    try:
+        return _load_and_serve(args, lifetime, threads, reporter, pulse, compilers)
+    finally:
+        if compilers is not None:
+            compilers.close()
+
+
+def _load_and_serve(args: WorkerArgs, lifetime: Lifetime, threads: int, reporter: Reporter, pulse: Pulse, compilers: Compilers | None) -> int:
     import torch
 
     from worker.engine import DeviceError
@@ -59,13 +69,15 @@ def _serve(args: WorkerArgs, lifetime: Lifetime, threads: int, reporter: Reporte
 
     torch.set_num_threads(threads)
     try:
-        engine = load_engine(args, reporter, lifetime.stopping.is_set)
+        engine = load_engine(args, reporter, lifetime.stopping.is_set, compilers)
     except LoadStopped:
         return 0
     except (CheckpointError, PoolError, ValueError, OSError) as error:
         log.error("%s", error)
         reporter.phase(DEAD, str(error))
         return 1
+    except torch.AcceleratorError as error:
+        _die(f"the device failed while the model was loaded: {str(error).splitlines()[0]}", reporter)
     try:
         Service(args, engine, reporter, lifetime, pulse).run()
     except DeviceError as error:

@@ -83,15 +83,19 @@ class Decoder:
         rows = max(count, weights.fast_rows)
         x = weights.embed(step.tokens, rows)
         rope = self._kernels.rope_rows(self._cos, self._sin, step.positions)
-        mixed = x.new_empty(rows, self._q_size)
+        mixed = self._kernels.new_rows(x, rows, self._q_size)
         if rows > count:
             mixed[count:].zero_()
+        decoding = step.wanted is None  # a step of decode rows only
+        following = [*(layer.input_norm for layer in weights.layers[1:]), weights.norm]
+        ready = None
         for number, layer in enumerate(weights.layers):
             batch = step.windowed if self._windowed[number] else step.full
-            qkv = self._kernels.norm_linear(x, layer.input_norm, eps, layer.qkv)[:count]
+            qkv = self._kernels.norm_linear(x, layer.input_norm, eps, layer.qkv, ready=ready)[:count]
             self._attention(layer, qkv, rope, (k_cache[number], v_cache[number]), batch, mixed[:count])
-            self._kernels.linear_add(x, mixed, layer.output)
-            self._kernels.linear_add(x, self._kernels.norm_gate_up(x, layer.mlp_norm, eps, layer.gate_up), layer.down)
+            ready = self._kernels.linear_add(x, mixed, layer.output, layer.mlp_norm if decoding else None)
+            inner = self._kernels.norm_gate_up(x, layer.mlp_norm, eps, layer.gate_up, ready)
+            ready = self._kernels.linear_add(x, inner, layer.down, following[number] if decoding else None)
         return x
 
     def _attention(
@@ -99,8 +103,7 @@ class Decoder:
     ) -> None:
         count, size = mixed.shape[0], self.config.head_dim
         norms = None if layer.q_norm is None or layer.k_norm is None else (layer.q_norm, layer.k_norm)
-        q = self._kernels.rope_kv(qkv, norms, self.config.norm_eps, rope, *cache, batch)
-        self._kernels.attend(q, *cache, batch, self._scale, mixed.view(count, -1, size))
+        self._kernels.rope_attend(qkv, norms, self.config.norm_eps, rope, *cache, batch, self._scale, mixed.view(count, -1, size))
 
     def logits(self, x: Tensor, wanted: Tensor | None) -> Tensor:
         """Of the rows `wanted` of hidden states (None: all), as `forward` gives them."""

@@ -16,6 +16,10 @@ class DeviceError(Exception):
     """The device failed: nothing that is on it can be used any more, and this process must end."""
 
 
+class StepError(Exception):
+    """The step was not run, for want of memory, though the device is sound: this session is over, the next one may have smaller steps."""
+
+
 class StepEngine(Protocol):
     """`start` once, then for every session `reset` and `submit` its plans in order. All calls from one thread."""
 
@@ -27,12 +31,16 @@ class StepEngine(Protocol):
     def config(self) -> ModelConfig: ...
     @property
     def totals(self) -> Totals: ...
+    @property
+    def max_step_tokens(self) -> int:
+        """Most tokens of a step in the next session."""
+
     def start(self, deliver: Callable[[StepResult], object], tracing: Tracing | None = None) -> None:
         """`deliver` gets every result, in order, perhaps on another thread; `tracing` hears of every step."""
 
     def reset(self) -> None: ...
     def submit(self, plan: StepPlan, queued: float = 0.0) -> None:
-        """Raises PlanError (the session is unusable after that) or DeviceError."""
+        """Raises PlanError or StepError (the session is unusable after that), or DeviceError."""
 
     def check(self) -> None:
         """Raises DeviceError when a step failed after it was submitted."""

@@ -56,6 +56,14 @@ class PlanReader:
         self._decode = NOTHING
         self._step = 0
 
+    @property
+    def max_step_tokens(self) -> int:
+        return self._max_step_tokens
+
+    def limit(self, tokens: int) -> None:
+        """Take steps of at most `tokens` tokens from now on."""
+        self._max_step_tokens = tokens
+
     def reset(self) -> None:
         """Begin a session: no slot is admitted, the next step is 1."""
         self._slots.clear()

@@ -13,7 +13,7 @@ from transport.reports import Reporter
 from transport.sockets import Inbox, Outbox
 from transport.trace import open_trace
 from worker.args import WorkerArgs
-from worker.engine import StepEngine
+from worker.engine import StepEngine, StepError
 from worker.plan import PlanError
 from worker.pulse import Pulse
 from worker.tracing import Tracing
@@ -119,7 +119,7 @@ class Service:
                 block_size=cache.block_size,
                 max_slots=engine.slots.count,
                 max_blocks_per_slot=engine.slots.table.shape[1],
-                max_step_tokens=self._args.max_step_tokens,
+                max_step_tokens=engine.max_step_tokens,
                 context=engine.config.context,
                 vocab=engine.slots.vocab,
             )
@@ -129,7 +129,7 @@ class Service:
         queued = time.perf_counter() - received
         try:
             self._engine.submit(plan, queued)
-        except PlanError as error:
+        except (PlanError, StepError) as error:
             log.error("step %d of session %d cannot be run, the session is dropped: %s", plan.step, plan.session, error)
             self._failed_plans += 1
             self._session = NO_SESSION

@@ -53,6 +53,10 @@ class Engine:
     def config(self) -> ModelConfig:
         return self._decoder.config
 
+    @property
+    def max_step_tokens(self) -> int:
+        return self._reader.max_step_tokens
+
     def start(self, deliver: Callable[[StepResult], object], tracing: Tracing | None = None) -> None:
         """Give the results of `submit` to `deliver`."""
         self._deliver = deliver

@@ -13,6 +13,7 @@ from checkpoint.config import ModelConfig
 from checkpoint.source import RawTensor
 from kernels.backend import Kernels
 from kernels.quantised import QuantLinear
+from kernels.reference.fp8 import Fp8Linear
 from kernels.reference.linear import FAST_ROWS
 from kernels.reference.products import Product
 from kernels.reference.rope import RopeSpec
@@ -25,18 +26,8 @@ ReadRaw = Callable[[str], RawTensor]
 Progress = Callable[[float], None]
 
 CPU = torch.device("cpu")
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 DUMMY_SEED = 20_240_101
 DUMMY_SCALE = 0.02
-
-
-def resolve_dtype(name: str, device: torch.device = CPU) -> torch.dtype:
-    """The compute type; `auto` is float32 on CPU and bfloat16 elsewhere. Raises ValueError with the choices."""
-    if name == "auto":
-        return torch.float32 if device == CPU else torch.bfloat16
-    if name not in DTYPES:
-        raise ValueError(f"dtype {name!r} is not one of auto, {', '.join(DTYPES)}")
-    return DTYPES[name]
 
 
 def to_tensor(array: np.ndarray, stored: str) -> Tensor:
@@ -58,13 +49,15 @@ def build_decoder(
     progress: Progress,
     read_raw: ReadRaw | None = None,
     device: torch.device = CPU,
+    fp8: bool = False,
 ) -> Decoder:
     """A decoder for `positions` positions. `read` gives a tensor by its Hugging Face name; `progress` is told a share of 0..1.
 
-    With `read_raw` and float32, matrices stay in the few bits they are stored in where the kernels can compute with those.
+    With `read_raw` and float32, matrices stay in the few bits they are stored in where the kernels can compute with those. With `fp8` they
+    are quantised one by one, on the device; the embedding, norms and biases stay in `dtype`.
     """
     parts = config.layers + 2
-    matrices = Matrices(read, kernels, dtype, read_raw, device)
+    matrices = Matrices(read, kernels, dtype, read_raw, device, fp8)
     embed, head = matrices.ends(config.tied_head)
     progress(1 / parts)
     layers = []
@@ -83,14 +76,16 @@ def build_decoder(
 class Matrices:
     """Makes the products of a decoder, in the stored bits where that can be and else in `dtype`, and counts both."""
 
-    def __init__(self, read: Read, kernels: Kernels, dtype: torch.dtype, read_raw: ReadRaw | None, device: torch.device) -> None:
+    def __init__(self, read: Read, kernels: Kernels, dtype: torch.dtype, read_raw: ReadRaw | None, device: torch.device, fp8: bool = False) -> None:
         self.packed: list[QuantLinear] = []
+        self.fp8: list[Fp8Linear] = []
         self.dense = 0
         self._read = read
         self._kernels = kernels
         self._dtype = dtype
         self._device = device
-        self._read_raw = read_raw if dtype == torch.float32 and device == CPU else None
+        self._fp8 = fp8
+        self._read_raw = read_raw if dtype == torch.float32 and device == CPU and not fp8 else None
 
     def get(self, name: str) -> Tensor:
         """A tensor in `dtype`, on the device."""
@@ -99,22 +94,28 @@ class Matrices:
     def product(self, names: Sequence[str], bias: bool = False) -> Product:
         """The product with the weights of these modules on top of one another."""
         offset = torch.cat([self.get(f"{name}.bias") for name in names]) if bias else None
-        return self._stored(names, offset) or self._expanded(torch.cat([self.get(f"{name}.weight") for name in names]), offset)
+        return self._stored(names, offset) or self._made(torch.cat([self.get(f"{name}.weight") for name in names]), offset)
 
     def ends(self, tied: bool) -> tuple[Embed, Product]:
-        """The embedding and the head, which may be one matrix."""
+        """The embedding and the head, which may be one matrix. Never FP8: the head alone would lose half as much as all layers do (bench/GPU.md)."""
         name = "model.embed_tokens"
         stored = self._stored([name])
         if stored is not None:
-            return stored.embed, stored if tied else self.product(["lm_head"])
+            return stored.embed, stored if tied else self._head()
         table = self.get(f"{name}.weight")
-        return partial(self._kernels.embed, table), self._expanded(table, None) if tied else self.product(["lm_head"])
+        return partial(self._kernels.embed, table), self._expanded(table, None) if tied else self._head()
+
+    def _head(self) -> Product:
+        return self._stored(["lm_head"]) or self._expanded(self.get("lm_head.weight"), None)
 
     def report(self) -> None:
         """Says how many matrices are kept in which way."""
         if self.packed:
             size = sum(matrix.nbytes for matrix in self.packed) / 1e6
             log.info("quantised weights: %d products with packed matrices (%.0f MB), %d with expanded ones", len(self.packed), size, self.dense)
+        if self.fp8:
+            size = sum(matrix.weight.nbytes for matrix in self.fp8) / 1e6
+            log.info("fp8 weights: %d products (%.0f MB), %d in the type of the arithmetic", len(self.fp8), size, self.dense)
 
     def _stored(self, names: Sequence[str], bias: Tensor | None = None) -> QuantLinear | None:
         if self._read_raw is None:
@@ -124,6 +125,12 @@ class Matrices:
         if made is not None:
             self.packed.append(made)
         return made
+
+    def _made(self, weight: Tensor, bias: Tensor | None) -> Product:
+        if not self._fp8:
+            return self._expanded(weight, bias)
+        self.fp8.append(self._kernels.Fp8Linear(weight, bias))
+        return self.fp8[-1]
 
     def _expanded(self, weight: Tensor, bias: Tensor | None) -> Product:
         self.dense += 1
@@ -148,7 +155,7 @@ def _layer(config: ModelConfig, matrices: Matrices, prefix: str) -> Layer:
 
 def dummy_reader(shapes: dict[str, tuple[int, ...]], device: torch.device = CPU, dtype: torch.dtype = torch.float32) -> Read:
     """A reader of random weights made on `device`, the same at every start there, for benchmarks: norms are ones, biases zeros."""
-    generator = torch.Generator(device).manual_seed(DUMMY_SEED)
+    generator = torch.Generator(device).manual_seed(DUMMY_SEED) if device.type != "meta" else None
 
     def read(name: str) -> Tensor:
         shape = shapes[name]

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bench.gpu.case import BUILDING, DEVICE, Case, normal, relative, sets_for
+from bench.gpu.case import BF16, BUILDING, DEVICE, Case, normal, relative, sets_for
 from kernels import decode_attention, prefill_attention
 from kernels.attention import AttentionBatch, plan_attention
 
@@ -27,7 +27,7 @@ def dense(q: Tensor, k: Tensor, v: Tensor, start: int, scale: float) -> Tensor:
 class Problem:
     """Rows of given lengths in shuffled blocks, the last `counts` tokens of each to be computed; `sets` caches."""
 
-    def __init__(self, shape: str, lengths: list[int], counts: list[int], singles: int, sets: int) -> None:
+    def __init__(self, shape: str, lengths: list[int], counts: list[int], singles: int, sets: int, kind: torch.dtype = BF16) -> None:
         self.heads, self.kv_heads, self.size = SHAPES[shape]
         self.lengths, self.counts = lengths, counts
         self.starts = [length - count for length, count in zip(lengths, counts, strict=True)]
@@ -40,7 +40,7 @@ class Problem:
             first += count
         self.table = table.to(DEVICE)
         cache = (sets, len(order), self.kv_heads, BLOCK, self.size)
-        self.k, self.v = normal(*cache), normal(*cache)
+        self.k, self.v = normal(*cache).to(kind), normal(*cache).to(kind)
         self.q = normal(sum(counts), self.heads, self.size)
         self.out = torch.empty_like(self.q)
         self.scale = self.size**-0.5
@@ -56,7 +56,8 @@ class Problem:
             last = min(self.counts[row], 300)
             tokens = slice(ends[row] - last, ends[row])
             blocks = self.table[row, : -(-self.lengths[row] // BLOCK)]
-            k, v = (cache[0][blocks].transpose(1, 2).reshape(-1, self.kv_heads, self.size)[: self.lengths[row]] for cache in (self.k, self.v))
+            own = (cache[0][blocks].to(BF16).transpose(1, 2) for cache in (self.k, self.v))
+            k, v = (cache.reshape(-1, self.kv_heads, self.size)[: self.lengths[row]] for cache in own)
             found.append((tokens, dense(self.q[tokens], k, v, self.lengths[row] - last, self.scale)))
         return found
 
@@ -66,23 +67,28 @@ class Problem:
         return worst if bool(torch.isfinite(self.out).all()) else float("nan")
 
 
-def decode_case(name: str, shape: str, lengths: list[int]) -> Case:
+def decode_case(name: str, shape: str, lengths: list[int], cache: torch.dtype = BF16) -> Case:
     _, kv_heads, size = SHAPES[shape]
-    floor = sum(lengths) * kv_heads * size * 4.0
+    floor = sum(lengths) * kv_heads * size * 2.0 * cache.itemsize
     sets = sets_for(int(floor), 16)
-    problem = Problem(shape, lengths, [1] * len(lengths), len(lengths), sets)
-    plan, longest = problem.plan, max(lengths)
+    problem = Problem(shape, lengths, [1] * len(lengths), len(lengths), sets, cache)
+    plan = problem.plan
 
-    def run(settings: decode_attention.Settings | None, number: int) -> None:
-        where = plan.table, plan.slot, plan.position, longest
-        decode_attention.decode(problem.q, problem.k[number], problem.v[number], *where, None, problem.scale, problem.out, plan.balanced, settings)
+    def run(settings: decode_attention.Settings, number: int) -> None:
+        """With the shares of one step before, as all layers but the first have them."""
+        if settings not in shares:
+            shares[settings] = decode_attention.share_out(plan.slot, plan.position, None, kv_heads, settings)
+        where = plan.table, plan.slot, plan.position, shares[settings]
+        decode_attention.decode(problem.q, problem.k[number], problem.v[number], *where, None, problem.scale, problem.out)
 
-    few = len(lengths) < 16
-    shares = (64, 128, 256) if few else (256, 512, decode_attention.WHOLE)
-    tiles = [(16, 1, 3), (32, 2, 2), (64, 2, 2), (64, 2, 3), (128, 4, 2)]
-    candidates = [decode_attention.Settings(tile, warps, stages, share) for tile, warps, stages in tiles for share in shares if share >= tile]
-    variants: dict[str, Any] = {f"N{s.tile} w{s.warps} s{s.stages} share {s.share}": partial(run, s) for s in candidates}
-    variants["default"] = partial(run, None)
+    shares: dict[decode_attention.Settings, decode_attention.Shares] = {}
+    own = decode_attention.settings_for(len(lengths), kv_heads, size)
+    ways = {"line": decode_attention.LINE, "items": decode_attention.ITEMS, "either": decode_attention.EITHER}
+    variants: dict[str, Any] = {}
+    for label, way in ways.items():
+        for stages, programs in ((3, 6), (3, 9), (4, 6)):
+            variants[f"{label} s{stages} x{programs}"] = partial(run, own._replace(stages=stages, programs=programs, way=way))
+    variants["default"] = partial(run, own)
     return Case(
         name=f"decode {name} {shape}", floor=floor, sets=sets, variants=variants, outputs=[problem.out], error=problem.error, default="default"
     )

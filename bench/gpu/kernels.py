@@ -21,7 +21,7 @@ import torch
 
 from bench.gpu.case import BF16, BUILDING, DEVICE, TOLERANCE, Case, check, copy_bandwidth, seconds
 
-PARTS = ("small", "attention", "products")
+PARTS = ("small", "attention", "products", "fp8")
 PEAK_EDGE = 8192
 """Edge of the square product that measures the matrix units."""
 STANDARD_OUTPUT = "-"
@@ -32,9 +32,9 @@ Row = tuple[float, str, float]
 
 def all_cases(only: str | None) -> Iterator[Case]:
     """Those whose `part/name` the regular expression `only` finds something in."""
-    from bench.gpu import attention_cases, product_cases, small_cases  # need Triton
+    from bench.gpu import attention_cases, fp8_cases, product_cases, small_cases  # need Triton
 
-    makers = {"small": small_cases.cases, "attention": attention_cases.cases, "products": product_cases.cases}
+    makers = {"small": small_cases.cases, "attention": attention_cases.cases, "products": product_cases.cases, "fp8": fp8_cases.cases}
     for part in parts_of(only):
         yield from (case for case in makers[part]() if wanted(f"{part}/{case.name}", only))
 

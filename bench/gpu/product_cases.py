@@ -1,4 +1,4 @@
-"""Cases of the products of a few rows, against the library's product with separate norm, activation and residual."""
+"""Cases of the products of up to 256 rows, against the library's product with separate norm, activation and residual."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from bench.gpu.case import Case, normal, relative, sets_for
-from kernels import gemv, mlp, skinny
+from kernels import gemv, mlp, ring, skinny
 from kernels.norm import rms_norm
 from kernels.reference.linear import Linear
 
@@ -36,6 +36,20 @@ def _few_rows(kind: str, depth: int) -> list[skinny.Settings]:
     return [skinny.Settings(*tile, part) for tile in tiles for part in parts if depth // part >= 2 * tile[1]]
 
 
+def _ring(kind: str, rows: int, columns: int, depth: int) -> list[ring.Settings]:
+    """Settings whose programs are about as many as multiprocessors and whose rings fit."""
+    found = []
+    for tall in (64,) if rows <= 64 else (64, 128):
+        for wide in (16, 32, 64, 128):
+            for parts in (1, 2, 4, 8):
+                programs = -(-columns // wide) * -(-rows // tall) * parts
+                for deep, weights, inputs in ((128, 4, 4), (128, 8, 4), (128, 3, 3), (256, 2, 2)):
+                    size = 2 * deep * (tall * inputs + wide * weights * (2 if kind == "gate_up" else 1))
+                    if (80 <= programs <= 270 or (kind == "head" and parts == 1)) and size <= 220 << 10 and deep * parts <= depth:
+                        found.append(ring.Settings(tall, wide, deep, weights, inputs, parts))
+    return found
+
+
 def product_case(model: str, kind: str, rows: int) -> Case:
     hidden, qkv, heads, inner, vocab = MODELS[model]
     shapes = {"qkv": (qkv, hidden), "o": (hidden, heads), "gate_up": (2 * inner, hidden), "down": (hidden, inner), "head": (vocab, hidden)}
@@ -51,6 +65,8 @@ def product_case(model: str, kind: str, rows: int) -> Case:
     def run(settings: Any, number: int) -> None:
         if rows == 1:
             gemv.product(x, norm, EPS, weight[number], None, out, gated, add, settings)
+        elif isinstance(settings, ring.Settings):
+            ring.product(x if norm is None else rms_norm(x, norm, EPS), weight[number], None, out, gated, add, settings)
         else:
             skinny.product(x if norm is None else rms_norm(x, norm, EPS), weight[number], None, out, gated, add, settings)
 
@@ -74,18 +90,20 @@ def product_case(model: str, kind: str, rows: int) -> Case:
             expected = gate * torch.sigmoid(gate) * up
         return relative(out, expected + start.double() if add else expected)
 
-    variants: dict[str, Any] = {"default": partial(run, None), "library": library}
+    chosen = ring.settings_for(rows, out.shape[1], columns, gated) if ring.wins(rows, out.shape[1], columns) else None
+    variants: dict[str, Any] = {"default": partial(run, chosen), "library": library}
     if rows == 1:
         variants |= {f"rows {s.rows} warps {s.warps}": partial(run, s) for s in _one_row(columns, gated)}
     else:
-        for s in _few_rows(kind, columns):
-            label = f"N{s.columns} K{s.depth} w{s.warps} s{s.stages} parts {s.parts}"
-            variants[label] = partial(run, s)
+        for s in _few_rows(kind, columns) if rows <= skinny.MOST_ROWS else []:
+            variants[f"N{s.columns} K{s.depth} w{s.warps} s{s.stages} parts {s.parts}"] = partial(run, s)
+        for r in _ring(kind, rows, out.shape[1], columns):
+            variants[f"ring {r.rows}x{r.columns}x{r.depth} {r.weights}/{r.inputs} parts {r.parts}"] = partial(run, r)
     return Case(name=f"{kind} T{rows} {model}", floor=floor, sets=sets, variants=variants, reset=reset, error=error, default="default")
 
 
 def cases() -> Iterator[Case]:
     for model in MODELS:
         for kind in ("qkv", "o", "gate_up", "down", "head"):
-            for rows in (1, 2, 8, 64):
+            for rows in (1, 2, 8, 64, 128, 256):
                 yield product_case(model, kind, rows)

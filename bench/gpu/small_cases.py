@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from bench.gpu.case import DEVICE, Case, normal, relative, sets_for
-from kernels import mlp, norm, rope_kv, sampling
+from kernels import decode_row, mlp, norm, rope_kv, sampling
 from kernels.attention import plan_attention
 from kernels.reference import sampling as sampling_reference
 from kernels.reference.embedding import embed
@@ -96,6 +96,42 @@ def rope_case(rows: int, heads: int, kv_heads: int, size: int, normed: bool) -> 
     )
 
 
+def decode_row_case(length: int, heads: int, kv_heads: int, size: int, normed: bool) -> Case:
+    """Rotation, cache write and attention of one row in one kernel."""
+    width, blocks = (heads + 2 * kv_heads) * size, length // 16
+    sets = sets_for(length * kv_heads * size * 4)
+    qkv, k_cache, v_cache = normal(sets, 1, width), normal(sets, blocks, kv_heads, 16, size), normal(sets, blocks, kv_heads, 16, size)
+    cos, sin = (x.to(DEVICE) for x in rope_table(RopeSpec(), size, length))
+    norms = (normal(size), normal(size)) if normed else None
+    table, at = torch.randperm(blocks, device=DEVICE)[None], length - 1
+    plan, out = plan_attention(table, [at], [1], 1, heads, kv_heads, 16), normal(1, heads, size)
+
+    def variant(settings: decode_row.Settings, number: int) -> None:
+        decode_row.rope_decode(qkv[number], norms, 1e-6, (cos, sin), k_cache[number], v_cache[number], plan, size**-0.5, out, settings)
+
+    def error() -> float:
+        q, k, v = qkv[0].double().view(1, -1, size).split((heads, kv_heads, kv_heads), 1)
+        if norms is not None:
+            q, k = (x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6) * w.double() for x, w in zip((q, k), norms, strict=True))
+        q, k = (rotate(x, cos[at:].double(), sin[at:].double()) for x in (q, k))
+        keys, values = (cache[0][table[0]].double().transpose(1, 2).reshape(length, kv_heads, size) for cache in (k_cache, v_cache))
+        keys[at], values[at] = k[0], v[0]
+        keys, values = (x.repeat_interleave(heads // kv_heads, 1) for x in (keys, values))
+        weights = (torch.einsum("hd,shd->hs", q[0], keys) * size**-0.5).softmax(-1)
+        return relative(out[0], torch.einsum("hs,shd->hd", weights, values))
+
+    shapes = [(8, 1, 32), (16, 1, 16), (16, 1, 32), (16, 1, 64), (16, 2, 32), (32, 1, 16), (32, 2, 16), (32, 4, 16), (64, 4, 8)]
+    return Case(
+        name=f"decode_row S{length} {heads}/{kv_heads}x{size}",
+        floor=length * kv_heads * size * 4.0,
+        sets=sets,
+        variants={f"N{s[0]} w{s[1]} shares {s[2]}": partial(variant, decode_row.Settings(*s)) for s in shapes},
+        outputs=[out],
+        error=error,
+        default="N16 w1 shares 32",
+    )
+
+
 def _batch(rows: int, temperature: float, top_k: int, top_p: float) -> SamplingBatch:
     def column(value: float, dtype: torch.dtype = torch.float32) -> Tensor:
         return torch.full((rows,), value, device=DEVICE, dtype=dtype)
@@ -147,6 +183,9 @@ def cases() -> Iterator[Case]:
     for shape in ((1, 16, 8, 128, True), (64, 16, 8, 128, True), (256, 16, 8, 128, True), (256, 32, 8, 64, False), (256, 32, 8, 128, False),
                   (8192, 16, 8, 128, True)):  # fmt: skip
         yield rope_case(*shape)
+    for length in (512, 4096):
+        for heads, kv_heads, size, normed in ((16, 8, 128, True), (32, 8, 64, False)):
+            yield decode_row_case(length, heads, kv_heads, size, normed)
     for rows in (1, 64, 256):
         for label, settings in {"greedy": (0.0, 0, 1.0), "temperature": (0.6, 0, 1.0), "k20 p0.95": (0.6, 20, 0.95), "p0.9": (1.0, 0, 0.9)}.items():
             yield sampling_case(rows, label, *settings)

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from kernels.reference.fp8 import bits, converted, widen
+
 LONGEST_TO_SHORTEST = 2
 """Decode rows are computed together while none spans more than this many times the blocks of the shortest."""
 SMALL_BLOCKS = 8
@@ -148,13 +150,22 @@ def plan_attention(
 def write_kv(k_cache: Tensor, v_cache: Tensor, k_TKD: Tensor, v_TKD: Tensor, batch: AttentionBatch) -> None:
     """Put the keys and values of the step's tokens into their cells of one layer's cache, [blocks + 1, K, P, D]."""
     size = k_cache.shape[-1]
-    k_cache.view(-1, size).index_copy_(0, batch.cells, k_TKD.reshape(-1, size))
-    v_cache.view(-1, size).index_copy_(0, batch.cells, v_TKD.reshape(-1, size))
+    for cache, x_TKD in ((k_cache, k_TKD), (v_cache, v_TKD)):
+        bits(cache).view(-1, size).index_copy_(0, batch.cells, bits(converted(x_TKD.reshape(-1, size), cache.dtype)))
 
 
 def copy_blocks(cache: Tensor, sources: Tensor, targets: Tensor) -> None:
     """Copy whole blocks of a cache [layers, blocks + 1, K, P, D] (copy-on-write), all sources read before any target is written."""
-    cache.index_copy_(1, targets, cache.index_select(1, sources))
+    moved = bits(cache)
+    moved.index_copy_(1, targets, moved.index_select(1, sources))
+
+
+def _gather(cache: Tensor, tiles: Tensor, out: Tensor) -> None:
+    """Rows `tiles` of the cache in the type of the queries."""
+    if cache.dtype == out.dtype:
+        torch.index_select(cache, 0, tiles, out=out)
+    else:
+        widen(cache.index_select(0, tiles), out)
 
 
 def _attend_chunk(q_THD: Tensor, k_KSD: Tensor, v_KSD: Tensor, part: _Chunk, scale: float, out_THD: Tensor) -> None:
@@ -194,14 +205,14 @@ def attend(q_THD: Tensor, k_cache: Tensor, v_cache: Tensor, batch: AttentionBatc
     width = block_size * size
     k_tiles, v_tiles = k_cache.view(-1, width), v_cache.view(-1, width)
     if batch.scratch is None:
-        batch.scratch = k_cache.new_empty(batch.most_tiles, width), v_cache.new_empty(batch.most_tiles, width)
+        batch.scratch = q_THD.new_empty(batch.most_tiles, width), q_THD.new_empty(batch.most_tiles, width)
     scratch_k, scratch_v = batch.scratch
     parts: list[_Chunk | _Group] = [*batch.chunks, *batch.groups]
     for part in parts:
         found = len(part.tiles)
         k, v = scratch_k[:found], scratch_v[:found]
-        torch.index_select(k_tiles, 0, part.tiles, out=k)
-        torch.index_select(v_tiles, 0, part.tiles, out=v)
+        _gather(k_tiles, part.tiles, k)
+        _gather(v_tiles, part.tiles, v)
         if isinstance(part, _Chunk):
             k, v = (x.view(kv_heads, -1, size)[:, part.low : part.high] for x in (k, v))
             _attend_chunk(q_THD, k, v, part, scale, out_THD)

@@ -23,6 +23,9 @@ def _can_pack(weight: Tensor) -> bool:
 class Linear:
     """y = x @ weight.T + bias with `weight` [N, M], packed for oneDNN where that exists (about twice as fast as F.linear at one row)."""
 
+    scale: Tensor | None = None
+    """Of the rows of `weight`, where they are quantised (kernels.reference.fp8)."""
+
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         self.bias = bias
         self.packed = _can_pack(weight)

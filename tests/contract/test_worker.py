@@ -143,6 +143,33 @@ def test_attaching_again_forgets_all_slots(neighbours: Neighbours) -> None:
     assert play.process.wait(timeout=20) == 0
 
 
+def test_keys_and_values_in_fp8(models: Path, run_dir: Path) -> None:
+    """A whole process with such a cache: the same prompt in other blocks, and in a new session, gives the same tokens."""
+    play = Neighbours(worker_args(models / "dice-byte", run_dir, kv_tokens=1024, kv_dtype="fp8"))
+    try:
+        play.attach(1)
+        planner, found = Planner(1), []
+        for slot, blocks in ((2, [7, 3]), (5, [1, 9])):
+            tokens = tokens_of(play.run(planner.start(Row(slot=slot, prompt=[5] * 20, blocks=blocks))))
+            for _ in range(3):
+                tokens += tokens_of(play.run(planner.plan(decode=[slot])))
+            found.append(tokens)
+        assert found[0] == found[1]
+        play.attach(2)
+        assert tokens_of(play.run(Planner(2).start(Row(slot=0, prompt=[5] * 20, blocks=[0, 4])))) == found[0][:1]
+    finally:
+        play.close()
+
+
+def test_weights_that_a_cpu_does_not_take(models: Path, run_dir: Path) -> None:
+    play = Neighbours(worker_args(models / "dice-byte", run_dir, weights="fp8"))
+    try:
+        assert "--weights fp8 needs a GPU" in play.report(lambda report: report.phase == DEAD).detail
+        assert play.process.wait(timeout=20) == 1
+    finally:
+        play.close()
+
+
 def test_sigterm_while_loading(neighbours: Neighbours) -> None:
     neighbours.report(lambda report: True)
     neighbours.process.send_signal(signal.SIGTERM)

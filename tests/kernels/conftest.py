@@ -6,3 +6,6 @@ import torch
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
+    from tests.support.interpreter import convert_fp8_as_a_gpu_does
+
+    convert_fp8_as_a_gpu_does()

@@ -1,7 +1,6 @@
 """The resident engine gives what the engine gives that waits for every step: run ahead, mixed steps, penalties, seeds, failures, re-admission."""
 
-import queue
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,10 +9,11 @@ import torch
 
 from kernels.triton_set import Triton
 from messages.plan import StepPlan
-from messages.result import NON_FINITE, OK, StepResult
+from messages.result import NON_FINITE, OK
 from tests.support.devices import DEVICE, GPU
 from tests.support.engines import SilentReporter, make_engine, tokens_of, worker_args
 from tests.support.plans import Chunk, Planner, Row, pooled, scores
+from tests.support.resident import Playing
 from transport.columns import view_f32, view_i32, view_u8
 from worker.load import load_model
 from worker.memory import allocate
@@ -37,24 +37,6 @@ class OneWord(Triton):
         Triton.write_words(arena, pairs)
 
 
-class Playing:
-    """A resident engine and its results as they come."""
-
-    def __init__(self, engine: ResidentEngine) -> None:
-        self.engine = engine
-        self._results: queue.SimpleQueue[StepResult] = queue.SimpleQueue()
-        engine.start(self._results.put)
-        engine.reset()
-
-    def play(self, plans: Sequence[StepPlan]) -> list[StepResult]:
-        """Launch all, then read all."""
-        for plan in plans:
-            self.engine.submit(plan)
-        found = [self._results.get(timeout=60) for _ in plans]
-        self.engine.check()
-        return found
-
-
 @pytest.fixture
 def playing(models: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Playing]:
     """Random weights in float32 over a pool full of NaN."""
@@ -67,7 +49,7 @@ def playing(models: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Playing]:
     args = worker_args(models / "rand-byte", kv_tokens=512, device=DEVICE.type, dtype="float32")
     found = load_model(args, SilentReporter())
     monkeypatch.undo()
-    cache = allocate(found.decoder.config, found.dtype, 32, args.block_size, DEVICE)
+    cache = allocate(found.decoder.config, found.kv_dtype, 32, args.block_size, DEVICE)
     cache.k.fill_(torch.nan)
     cache.v.fill_(torch.nan)
     play = Playing(ResidentEngine(found.decoder, cache, OneWord, args.max_slots, found.positions // args.block_size, args.max_step_tokens))

@@ -6,18 +6,15 @@ import torch
 from msgspec.structs import replace
 
 from checkpoint.structs import ModelConfig, RopeConfig
-from checkpoint.tensors import expected_tensors
 from kernels.backend import kernels_for
 from messages.plan import StepPlan
-from tests.kernels.test_resident_engine import Playing
 from tests.support.devices import GPU
 from tests.support.engines import tokens_of
 from tests.support.plans import Chunk, Planner, Row
-from worker.decoder import Decoder
+from tests.support.resident import Playing, random_decoder
 from worker.memory import allocate
 from worker.resident.engine import ResidentEngine
 from worker.step import Engine
-from worker.weights import build_decoder, dummy_reader
 
 pytestmark = pytest.mark.skipif(not GPU, reason="takes long in the interpreter")
 LLAMA = ModelConfig(
@@ -32,14 +29,6 @@ FAMILIES = {
 }
 BLOCKS, STEPS = 128, 60
 IDS = [(37 * i + 11) % 1000 for i in range(400)]
-
-
-def make_decoder(config: ModelConfig, device: torch.device) -> Decoder:
-    """The same random weights on every device, biases too."""
-    shapes = {name: tuple(shape) for name, shape in expected_tensors(config).items()}
-    read = dummy_reader(shapes)
-    tensors = {name: read(name) * (1.0 if name.endswith("norm.weight") else 3.0) for name in shapes}
-    return build_decoder(config, tensors.__getitem__, kernels_for(device), torch.float32, 512, lambda share: None, None, device)
 
 
 def plans() -> list[StepPlan]:
@@ -62,11 +51,11 @@ def plans() -> list[StepPlan]:
 def test_greedy_tokens_equal_those_of_the_cpu(family: str) -> None:
     config = FAMILIES[family]
     cpu, gpu = torch.device("cpu"), torch.device("cuda")
-    reference = Engine(make_decoder(config, cpu), allocate(config, torch.float32, BLOCKS, 16), kernels_for(cpu), 8, 32, 512)
+    reference = Engine(random_decoder(config, cpu), allocate(config, torch.float32, BLOCKS, 16), kernels_for(cpu), 8, 32, 512)
     reference.reset()
     expected = [tokens_of(reference.run(plan)) for plan in plans()]
     torch.cuda.set_stream(torch.cuda.Stream())
-    decoder = make_decoder(config, gpu)
+    decoder = random_decoder(config, gpu)
     torch.cuda.synchronize()
     playing = Playing(ResidentEngine(decoder, allocate(config, torch.float32, BLOCKS, 16, gpu), kernels_for(gpu), 8, 32, 512))
     try:

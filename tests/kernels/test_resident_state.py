@@ -11,14 +11,15 @@ import torch
 from torch import Tensor
 
 from kernels.backend import Kernels, Reference
-from kernels.reference import sampling
+from kernels.reference import resident, sampling
 from kernels.reference.sampling import GREEDY_BELOW, Sampled, SamplingBatch
 from messages.plan import Copies, StepPlan
 from messages.result import StepResult
 from tests.support.plans import Chunk, Planner, Row
-from transport.columns import pack_i32, view_i32
+from transport.columns import pack_i32, pack_slots, view_i32
+from worker.compilers import Compilers
 from worker.decoder import Decoder, StepInput
-from worker.engine import DeviceError
+from worker.engine import DeviceError, StepError
 from worker.memory import Cache
 from worker.resident.engine import ResidentEngine
 from worker.resident.graphs import padded_sizes
@@ -28,7 +29,14 @@ VOCAB, BLOCK, BLOCKS, SLOTS = 97, 4, 40, 12
 
 
 class Numbers(Reference):
-    """Reference kernels that find the rows with a temperature by themselves, as the Triton sampler does."""
+    """Reference kernels that find the rows with a temperature by themselves, as the Triton sampler does, and refuse words set twice in a step."""
+
+    @staticmethod
+    def write_words(arena: Tensor, pairs: Tensor) -> None:
+        index, words = pairs
+        resident.write_words(arena, pairs)
+        if not torch.equal(arena[index.long()], words):
+            raise AssertionError("two words for one place: a GPU would keep either")
 
     @staticmethod
     def sample(logits: Tensor, batch: SamplingBatch) -> Sampled:
@@ -41,12 +49,12 @@ class Sums:
 
     def __init__(self) -> None:
         self.config = CONFIG_SMALL
-        self.fail = False
+        self.fail: RuntimeError | None = None
 
     def hidden(self, step: StepInput, k_cache: Tensor, v_cache: Tensor) -> Tensor:
         """The logits themselves."""
-        if self.fail:
-            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+        if self.fail is not None:
+            raise self.fail
         batch = step.full
         tokens, positions, slots = step.tokens.tolist(), step.positions.tolist(), batch.slot.tolist()
         for token, position, slot in zip(tokens, positions, slots, strict=True):
@@ -95,10 +103,10 @@ class Expected:
 class World:
     """An engine over `Sums`, and the results as they come."""
 
-    def __init__(self) -> None:
+    def __init__(self, compilers: Compilers | None = None) -> None:
         self.model = Sums()
         cache = Cache(torch.full((1, BLOCKS + 1, 2, BLOCK, 2), torch.nan), torch.zeros(1, BLOCKS + 1, 2, BLOCK, 2))
-        self.engine = ResidentEngine(cast(Decoder, self.model), cache, cast(Kernels, Numbers), SLOTS, 10, 64)
+        self.engine = ResidentEngine(cast(Decoder, self.model), cache, cast(Kernels, Numbers), SLOTS, 10, 64, compilers)
         self.results: queue.SimpleQueue[StepResult] = queue.SimpleQueue()
         self.engine.start(self.results.put)
         self.engine.reset()
@@ -165,9 +173,39 @@ def test_copied_blocks_and_empty_plans(world: World) -> None:
 
 
 def test_an_error_of_the_device_is_told_as_such(world: World) -> None:
-    world.model.fail = True
+    world.model.fail = RuntimeError("CUDA error: an illegal memory access was encountered")
     with pytest.raises(DeviceError, match="illegal memory access"):
         world.engine.submit(Planner().start(Row(slot=0, prompt=[1], blocks=[0])))
+
+
+def test_a_step_without_memory_ends_the_session_and_the_next_one_has_smaller_steps(world: World) -> None:
+    """Rows were placed and lengths counted for the step that failed: the new session must not believe them."""
+    planner = Planner()
+    rows = [Row(slot=slot, prompt=[5 + slot, 6], blocks=[3 * slot, 3 * slot + 1]) for slot in range(3)]
+    chunks = [Chunk(row.slot, 0, row.prompt, True) for row in rows]
+    plans = [planner.plan(admit=rows, chunks=chunks), planner.plan(decode=[2, 0, 1])]
+    expected = world.play([*plans, planner.plan(decode=None)])
+    world.engine.reset()
+    for plan in plans:
+        world.engine.submit(plan)
+    world.model.fail = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nmore")
+    with pytest.raises(StepError, match=r"at most 32 tokens: CUDA out of memory. Tried to allocate 2.00 GiB.$"):
+        world.engine.submit(StepPlan(session=1, step=3, decode=pack_slots(np.array([1, 2, 0], np.int32))))
+    world.model.fail = None
+    assert world.engine.max_step_tokens == 32
+    world.engine.check()
+    world.engine.reset()
+    for _ in plans:
+        world.results.get(timeout=20)
+    assert world.play([*plans, StepPlan(session=1, step=3, decode=None)]) == expected
+    for _ in range(3):
+        world.model.fail = torch.OutOfMemoryError("CUDA out of memory")
+        with pytest.raises(StepError):
+            world.engine.submit(StepPlan(session=1, step=4, decode=None))
+        world.engine.reset()
+        world.model.fail = None
+        world.play([*plans, StepPlan(session=1, step=3, decode=None)])
+    assert world.engine.max_step_tokens == SLOTS
 
 
 def test_an_error_seen_by_the_thread_that_reads_comes_up_later() -> None:
@@ -181,6 +219,13 @@ def test_an_error_seen_by_the_thread_that_reads_comes_up_later() -> None:
     world.engine.close()
     with pytest.raises(DeviceError, match="launch failure"):
         world.engine.check()
+
+
+def test_graphs_wait_for_those_that_compile() -> None:
+    answers = [False, False, True]
+    world = World(cast(Compilers, type("Slow", (), {"ended": staticmethod(lambda seconds: answers.pop(0))})))
+    assert [world.engine.idle() for _ in range(4)] == [True, True, False, False]
+    world.engine.close()
 
 
 def test_padded_sizes() -> None:

@@ -5,14 +5,20 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
-from tests.kernels.test_resident_engine import GREEDY, Playing, playing
+from messages.result import StepResult
+from tests.kernels.test_resident_engine import GREEDY, playing
 from tests.kernels.test_resident_state import World
 from tests.support.devices import GPU
 from tests.support.plans import Planner, Row
+from tests.support.resident import Playing
 from transport import trace_file
 from transport.trace import Trace
+from worker.resident.parcel import Parcel, Parcels
+from worker.resident.reader import Launched, Reader
 from worker.tracing import Tracing
 
 __all__ = ["playing"]  # the fixture
@@ -73,3 +79,60 @@ def test_the_device_is_where_the_host_saw_it(path: Path, playing: Playing) -> No
     for launch, step, result in zip(launches, steps, delivered, strict=True):
         assert step["args"]["device_us"] > 0
         assert launch["ts"] - CLOCK_ERROR <= step["ts"] <= end_of(step) <= result["ts"] + 0.01
+
+
+class Stamp:
+    """An event of a device whose clock the test moves."""
+
+    now = 0.0
+
+    def __init__(self) -> None:
+        self.at = 0.0
+
+    def record(self) -> None:
+        self.at = Stamp.now
+
+    def synchronize(self) -> None:
+        """It is over as soon as it is recorded."""
+
+    def elapsed_time(self, other: "Stamp") -> float:
+        return (other.at - self.at) * 1e3
+
+
+class Stamped(Parcels):
+    """Parcels of the CPU with such events."""
+
+    def take(self) -> Parcel:
+        parcel = super().take()
+        parcel.begun, parcel.done = Stamp(), Stamp()
+        return parcel
+
+
+def test_gaps_count_from_the_anchor_and_from_step_to_step(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.Event", Stamp)
+    trace, results = Trace(str(path), "worker0"), list[StepResult]()
+    parcels = Stamped(torch.device("cpu"), 4, 64)
+    Stamp.now = 500.0
+    reader = Reader(parcels, results.append, Tracing(trace))
+    for step, (gap, seconds) in enumerate([(0.5, 0.01), (2e-5, 0.02), (3.0, 0.03)], 1):
+        parcel = parcels.take()
+        Stamp.now += gap
+        parcel.begun.record()
+        Stamp.now += seconds
+        parcel.done.record()
+        slot = np.array([1], np.int32)
+        reader.put(
+            Launched(
+                session=1, step=step, slot=slot, parcel=parcel, prefill_tokens=0, decode_tokens=1, queued=0.0, applying=(1.0, 2.0), launched=3.0
+            )
+        )  # fmt: skip
+    reader.close()
+    assert reader.error is None
+    trace.close()
+    trace_file.finish(str(path))
+    assert [result.seconds for result in results] == pytest.approx([0.01, 0.02, 0.03])
+    steps = spans(path, "decode")
+    assert [step["args"]["device_us"] for step in steps] == pytest.approx([10_000, 20_000, 30_000], abs=0.02)
+    assert [step["args"]["gap_us"] for step in steps] == pytest.approx([500_000, 20, 3_000_000], abs=0.02)
+    assert all(end_of(before) <= after["ts"] + 0.01 for before, after in pairwise(steps))
+    assert reader.totals.gap_seconds == pytest.approx(2e-5)  # a long one is idleness

@@ -73,17 +73,38 @@ def test_paged_equals_dense(batch: str, shape: tuple[int, int, int], block_size:
         first += count
 
 
+@pytest.mark.parametrize("batch", ["mixed", "long-and-short"])
+@pytest.mark.parametrize("shape", [(4, 2, 64), (16, 8, 128)], ids=lambda n: str(n).replace(", ", "x"))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=name)
+def test_a_cache_of_one_byte_numbers(dtype: torch.dtype, shape: tuple[int, int, int], batch: str) -> None:
+    """Products with such keys and values are of float16, unless the queries are of float32."""
+    (starts, counts, singles), (heads, kv_heads, size) = BATCHES[batch], shape
+    torch.manual_seed(3)
+    keys = [randn(2, start + count, kv_heads, size, dtype=dtype).to(torch.float8_e4m3fn) for start, count in zip(starts, counts, strict=True)]
+    wide = [key.float() for key in keys]
+    k_cache, v_cache, table = make_cache(wide, starts, None, 16, torch.float32)
+    q = randn(sum(counts), heads, size, dtype=dtype)
+    out = poisoned(*q.shape, dtype=dtype)
+    plan = plan_attention(table, starts, counts, singles, heads, kv_heads, 16)
+    attend(q, k_cache.to(torch.float8_e4m3fn), v_cache.to(torch.float8_e4m3fn), plan, 0.2, out)
+    first = 0
+    for key, start, count in zip(wide, starts, counts, strict=True):
+        assert_close(out[first : first + count], dense(q[first : first + count], key[0], key[1], start, 0.2, None))
+        first += count
+
+
 @pytest.mark.parametrize("rows", [1, 3])
-@pytest.mark.parametrize("tile", [16, 64], ids=lambda n: f"N{n}")
-def test_settings_do_not_change_the_result(tile: int, rows: int) -> None:
+@pytest.mark.parametrize("way", [decode_attention.LINE, decode_attention.ITEMS, decode_attention.EITHER], ids=["line", "items", "either"])
+@pytest.mark.parametrize(("tile", "programs"), [(16, 1), (64, 1), (32, 4)], ids=lambda n: f"N{n}")
+def test_settings_do_not_change_the_result(tile: int, programs: int, way: int, rows: int) -> None:
     torch.manual_seed(2)
     keys = [randn(2, length, 2, 64, dtype=torch.float32) for length in (257, 1, 40)[:rows]]
     k_cache, v_cache, table = make_cache(keys, [key.shape[1] for key in keys], None, 16, torch.float32)
     q, out = randn(rows, 6, 64, dtype=torch.float32), poisoned(rows, 6, 64, dtype=torch.float32)
     slot = torch.arange(rows, dtype=torch.int32, device=DEVICE)
     position = torch.tensor([key.shape[1] - 1 for key in keys], dtype=torch.int32, device=DEVICE)
-    settings = decode_attention.Settings(tile=tile, warps=2, stages=2, share=64)
-    decode_attention.decode(q, k_cache, v_cache, table.int(), slot, position, 257, None, 0.1, out, settings=settings)
+    shares = decode_attention.share_out(slot, position, None, 2, decode_attention.Settings(tile=tile, programs=programs, way=way))
+    decode_attention.decode(q, k_cache, v_cache, table.int(), slot, position, shares, None, 0.1, out)
     for row, key in enumerate(keys):
         assert_close(out[row : row + 1], dense(q[row : row + 1], key[0], key[1], key.shape[1] - 1, 0.1, None))
 

@@ -67,9 +67,8 @@ def test_parts_leave_the_counters_at_zero() -> None:
 
 
 def test_pieces_cover_a_row() -> None:
-    assert [gemv.pieces(n) for n in (1, 576, 1024, 1536, 3072, 8192, 14336)] == [
-        (1, 1), (1024, 1), (1024, 1), (512, 3), (1024, 3), (2048, 4), (2048, 7),
-    ]  # fmt: skip
+    assert [gemv.pieces(n, 2) for n in (1, 576, 1024, 1536, 3072)] == [(1, 1), (1024, 1), (512, 2), (512, 3), (512, 6)]
+    assert [gemv.pieces(n, 8) for n in (768, 1024, 3072, 8192, 14336)] == [(256, 3), (1024, 1), (1024, 3), (2048, 4), (2048, 7)]
 
 
 @pytest.mark.parametrize("rows", [1, 2])
@@ -106,3 +105,16 @@ def test_scaled_weights_of_eight_bits(rows: int, size: int, count: int, parts: i
         weight, scale, expected = weight[:count], scale[:count], residual.double() + expected[:, :count]
     skinny.product(x, weight, None, residual, gated, not gated, skinny.Settings(columns=16, depth=64, parts=parts), scale)
     assert_close(residual, expected, 2.0)
+
+
+@pytest.mark.parametrize("rows", [1, 5, 70])
+def test_a_sum_and_the_product_of_its_norm(rows: int) -> None:
+    dtype = DTYPES[-1]
+    x, residual, norm = randn(rows, 96, dtype=dtype), randn(rows, 64, dtype=dtype), randn(64, dtype=dtype)
+    weight, then = randn(64, 96, dtype=dtype) / 10, randn(32, 64, dtype=dtype) / 8
+    ready = products.linear_add(residual, x, Linear(weight), norm)
+    wide = residual.double()
+    expected = (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-5) * norm.double()) @ then.double().T
+    gate, up = expected.chunk(2, -1)
+    assert_close(products.norm_linear(residual, norm, 1e-5, Linear(then), ready=ready), expected, 2.0)
+    assert_close(products.norm_gate_up(residual, norm, 1e-5, Linear(then), ready), gate * torch.sigmoid(gate) * up, 2.0)

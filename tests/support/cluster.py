@@ -61,14 +61,16 @@ def environment(root: Path) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def running_cluster(model: str | Path, *options: str, start_seconds: float = START_SECONDS, stop_check: bool = True) -> Iterator[Cluster]:
-    """A ready cluster serving `model` on a free port; `options` are those of `cluster start`.
+def running_cluster(
+    model: str | Path, *options: str, start_seconds: float = START_SECONDS, stop_check: bool = True, script: Path = ROOT / "launch.py"
+) -> Iterator[Cluster]:
+    """A ready cluster serving `model` on a free port; `options` are those of `cluster start`, `script` what is run.
 
     At the end it is stopped with SIGTERM and must exit 0 and leave no process and no run directory (`stop_check` False: the test ends it itself).
     """
     with tempfile.TemporaryDirectory(prefix="pw-") as folder:
         root = Path(folder)
-        command = [sys.executable, str(ROOT / "launch.py"), "cluster", "start", "--model", str(model), "--port", "0", *options]
+        command = [sys.executable, str(script), "cluster", "start", "--model", str(model), "--port", "0", *options]
         log_file = root / "launch.log"
         with log_file.open("wb") as log:
             process = subprocess.Popen(command, cwd=root, env=environment(root), stdin=subprocess.DEVNULL, stdout=log, stderr=log)

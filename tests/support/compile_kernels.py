@@ -11,8 +11,26 @@ import triton
 from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
+from triton.experimental.gluon._runtime import GluonASTSource
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from kernels import attention, decode_attention, gemv, mlp, norm, prefill_attention, products, resident, rope_kv, sampling, skinny
+from kernels import (
+    attention,
+    decode_attention,
+    decode_row,
+    fp8,
+    gemv,
+    mlp,
+    narrow,
+    norm,
+    prefill_attention,
+    products,
+    resident,
+    ring,
+    rope_kv,
+    sampling,
+    skinny,
+)
 from kernels.launch import MOST_DEPENDENT_ROWS
 from kernels.reference import linear
 from kernels.reference.linear import Linear
@@ -31,11 +49,13 @@ def compile_kernel(kernel: Any, grid: tuple[int, ...], rows: int, *arguments: An
     """Stands in for `kernels.launch.launch`."""
     names = kernel.arg_names
     values = {**dict(zip(names, arguments, strict=False)), **{k: v for k, v in settings.items() if k in names}, "PDL": rows <= MOST_DEPENDENT_ROWS}
-    options = {k: v for k, v in settings.items() if k not in names}
+    options = {k: v for k, v in settings.items() if k not in names or k == "num_warps"}  # a Gluon kernel also wants to know its warps
     signature, constants, attributes = {}, {}, {}
     for index, name in enumerate(names):
         value = values[name]
-        if isinstance(value, Tensor):
+        if isinstance(value, TensorDescriptor):
+            signature[name] = f"tensordesc<{TYPES[value.base.dtype][1:]}{list(value.block_shape)},{value.layout!r}>"
+        elif isinstance(value, Tensor):
             signature[name] = TYPES[value.dtype]
             if name not in ("slot_ptr", "position_ptr", "tile_ptr"):
                 attributes[(index,)] = [["tt.divisibility", 16]]
@@ -49,7 +69,7 @@ def compile_kernel(kernel: Any, grid: tuple[int, ...], rows: int, *arguments: An
         return
     SEEN.add(key)
     began = time.perf_counter()
-    source = ASTSource(kernel, signature, constants, attributes)
+    source = (GluonASTSource if kernel.is_gluon() else ASTSource)(kernel, signature, constants, attributes)
     built = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={**options, "launch_pdl": rows <= MOST_DEPENDENT_ROWS})
     found = {k: v for k, v in constants.items() if isinstance(v, int)}
     seconds = time.perf_counter() - began
@@ -61,7 +81,7 @@ def kernel_constants(kernel: Any) -> set[str]:
 
 
 def main() -> None:
-    for module in (decode_attention, gemv, mlp, norm, prefill_attention, resident, rope_kv, sampling, skinny):
+    for module in (decode_attention, decode_row, fp8, gemv, mlp, narrow, norm, prefill_attention, resident, ring, rope_kv, sampling, skinny):
         setattr(module, "launch", compile_kernel)  # noqa: B010
     setattr(linear, "_can_pack", lambda weight: False)  # noqa: B010
     assert not triton.knobs.runtime.interpret
@@ -78,8 +98,12 @@ def main() -> None:
         products.linear_add(torch.empty(rows, 64, dtype=dtype), deep, Linear(torch.empty(64, 3072, dtype=dtype)))
     row_weight, scale = torch.empty(128, 1024).to(torch.float8_e4m3fn), torch.empty(128)
     for depth, gated in ((1024, True), (576, False)):
-        narrow = row_weight.view(-1)[: 128 * depth].view(128, depth)
-        gemv.product(torch.empty(1, depth, dtype=dtype), weight, 1e-5, narrow, None, torch.empty(1, 64), gated, False, scale=scale)
+        cut = row_weight.view(-1)[: 128 * depth].view(128, depth)
+        gemv.product(torch.empty(1, depth, dtype=dtype), weight, 1e-5, cut, None, torch.empty(1, 64), gated, False, scale=scale)
+    for tile in (ring.Settings(64, 32, 128, 8, 4), ring.Settings(128, 64, 64, 3, 3, 4)):
+        for gated, gamma in ((True, None), (False, matrix[0, :64])):
+            squares = torch.empty(64, 24) if gated else None
+            ring.product(x, matrix, None, torch.empty(64, 32 if gated else 64, dtype=dtype), gated, not gated, tile, squares, 1e-5, gamma)
     small, factors = matrix.to(torch.float8_e4m3fn), torch.empty(64)
     skinny.product(x, small, None, torch.empty(64, 32, dtype=dtype), gated=True, scale=factors)
     skinny.product(x, small, None, torch.empty(64, 64, dtype=dtype), add=True, scale=factors)
@@ -90,6 +114,17 @@ def main() -> None:
         norms = (weight[:size], weight[:size]) if size == 128 else None
         q = rope_kv.rope_kv(torch.empty(7, (heads + 2 * kv_heads) * size, dtype=dtype), norms, 1e-5, (table, table), cache, cache, plan)
         attention.attend(q, cache, cache, plan, 0.1, torch.empty_like(q))
+        small = cache.to(torch.float8_e4m3fn)
+        rope_kv.rope_kv(torch.empty(7, (heads + 2 * kv_heads) * size, dtype=dtype), norms, 1e-5, (table, table), small, small, plan)
+        attention.attend(q, small, small, plan, 0.1, torch.empty_like(q))
+        plan = attention.plan_attention(torch.zeros(1, 33, dtype=torch.int32), [500], [1], 1, heads, kv_heads, 16, window)
+        qkv, out = torch.empty(1, (heads + 2 * kv_heads) * size, dtype=dtype), torch.empty(1, heads, size, dtype=dtype)
+        decode_row.rope_attend(qkv, norms, 1e-6, (table, table), cache, cache, plan, 0.1, out)
+        decode_row.rope_attend(qkv, norms, 1e-6, (table, table), small, small, plan, 0.1, out)
+    fp8.quantise_rows(x)
+    codes, factors = fp8.quantise_rows(x, weight, 1e-5)
+    narrow.product(codes[:3], factors[:3], row_weight, scale, None, torch.empty(3, 64, dtype=dtype), gated=True)
+    narrow.product(codes, factors, row_weight, scale, None, torch.empty(64, 128, dtype=dtype), add=True, settings=narrow.Settings(parts=4))
     columns = Arena(8, 4, 99, torch.device("cpu")).columns
     slot = torch.zeros(3, dtype=torch.int32)
     resident.write_words(slot, torch.stack((slot, slot)))
@@ -100,8 +135,12 @@ def main() -> None:
     one = zeros[:1]
     some = Penalties(row=ints[:1], counts=zeros[None], seen=ints[None] > 0, repetition=one, presence=one, frequency=one)
     for penalties in (None, some):
-        batch = SamplingBatch(temperature=zeros, top_p=zeros, top_k=ints, min_p=zeros, seed=ints, position=ints, filtered=[0], penalties=penalties)
-        sampling.sample(torch.randn(2, 20_000, dtype=dtype), batch)
+        for filtered in ([], [0]):
+            batch = SamplingBatch(
+                temperature=zeros, top_p=zeros, top_k=ints, min_p=zeros, seed=ints, position=ints,
+                random=[0], filtered=filtered, penalties=penalties,
+            )  # fmt: skip
+            sampling.sample(torch.randn(2, 20_000, dtype=dtype), batch)
 
 
 if __name__ == "__main__":

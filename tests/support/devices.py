@@ -1,9 +1,13 @@
-"""Where the Triton kernels are tested, and how close they must come to float64."""
+"""Which devices there are to test on, and how close the Triton kernels must come to float64."""
 
+import pytest
 import torch
 from torch import Tensor
 
 GPU = torch.cuda.is_available()
+on_gpu = pytest.mark.skipif(not GPU, reason="needs a GPU")
+CLUSTERS = {"cpu": ["--device", "cpu"], "cuda": ["--device", "cuda", "--dtype", "float32", "--kv-tokens", "16384", "--threads", "2"]}
+"""Options of `cluster start` for a test that compares devices."""
 DEVICE = torch.device("cuda" if GPU else "cpu")
 DTYPES = [torch.float32, torch.float16, torch.bfloat16] if GPU else [torch.float32, torch.float16]
 """Triton's interpreter multiplies bfloat16 matrices wrongly, so that type is for the GPU."""

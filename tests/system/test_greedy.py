@@ -1,4 +1,4 @@
-"""The default model through the whole cluster: greedy text equals transformers' (float32, same GGUF), alone and in company."""
+"""The default model through the whole cluster, on a CPU and on a GPU: greedy text equals transformers' (float32, same GGUF), alone and in company."""
 
 import asyncio
 import json
@@ -13,15 +13,16 @@ import pytest
 
 from tests.oracles.prompts import PROMPTS
 from tests.support.cluster import Cluster, running_cluster
+from tests.support.devices import CLUSTERS, on_gpu
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN: list[dict[str, Any]] = json.loads((ROOT / "tests" / "golden" / "smollm2_greedy.json").read_text())
 MAX_TOKENS = 64
 
 
-@pytest.fixture(scope="module")
-def cluster(smollm2: Path) -> Iterator[Cluster]:
-    with running_cluster(smollm2, "--max-context", "1024") as running:
+@pytest.fixture(scope="module", params=["cpu", pytest.param("cuda", marks=on_gpu)])
+def cluster(smollm2: Path, request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    with running_cluster(smollm2, "--max-context", "1024", *CLUSTERS[request.param]) as running:
         yield running
 
 

@@ -1,4 +1,7 @@
-"""Preemption has no seam: a pool that holds one long row gives the same answers as one that holds them all, and only takes longer."""
+"""Preemption has no seam: a pool that holds one long row gives the same answers as one that holds them all, and only takes longer.
+
+The small pools are also a GPU's, whose answers in float32 are then compared with the CPU's: penalties, seeds, several choices, cached prefixes.
+"""
 
 import asyncio
 import dataclasses
@@ -12,6 +15,7 @@ import pytest
 
 from tests.support.cluster import Cluster, running_cluster
 from tests.support.completions import Answer, Choice, complete, open_session, stream
+from tests.support.devices import CLUSTERS, on_gpu
 from tests.support.figures import idle_figures, scheduler_state
 from tests.support.histo import SYMBOLS, ids_of
 
@@ -47,15 +51,22 @@ class Served:
     answers: Answers
 
 
+@pytest.fixture(scope="module", params=["cpu", pytest.param("cuda", marks=on_gpu)])
+def device(request: pytest.FixtureRequest) -> str:
+    """Where the small pools are."""
+    name: str = request.param
+    return name
+
+
 @pytest.fixture(scope="module", params=["histo-byte", "rand-byte"])
-def served(models: Path, request: pytest.FixtureRequest) -> Iterator[Served]:
+def served(models: Path, request: pytest.FixtureRequest, device: str) -> Iterator[Served]:
     with ExitStack() as stack:
 
-        def start(pool: int, cache: str) -> Cluster:
-            options = ["--kv-tokens", str(pool), "--prefix-cache", cache, *COMMON]
+        def start(pool: int, cache: str, device: str) -> Cluster:
+            options = [*CLUSTERS[device], "--kv-tokens", str(pool), "--prefix-cache", cache, *COMMON]
             return stack.enter_context(running_cluster(models / request.param, *options))
 
-        big, tiny = start(BIG, "on"), {cache: start(TINY, cache) for cache in ("on", "off")}
+        big, tiny = start(BIG, "on", "cpu"), {cache: start(TINY, cache, device) for cache in ("on", "off")}
         prompts = {name: prompt(number) for number, name in enumerate(REQUESTS)}
         yield Served(big, tiny, prompts, asyncio.run(one_by_one(big, prompts)))
 
@@ -115,6 +126,15 @@ async def test_the_same_streams_from_a_tiny_pool(served: Served, cache: str) -> 
 async def test_the_same_answers_in_company(served: Served) -> None:
     compare(await together(served.big, REQUESTS, served.prompts, streamed=True), served.answers)
     assert (await idle_figures(served.big)).counters["preemptions"] == 0
+
+
+async def test_a_prompt_that_is_cached(served: Served) -> None:
+    """Asked alone and again: all but its last tokens come from the cache, blocks are copied, and the answer is the same."""
+    async with open_session(served.tiny["on"]) as session:
+        prompt = served.prompts["urgent"][:32]
+        first, again = [await complete(session, served.tiny["on"], prompt, max_tokens=40) for _ in range(2)]
+    assert again.cached >= 16
+    same(again.choices[0], first.choices[0])
 
 
 @pytest.mark.parametrize("cache", ["on", "off"])

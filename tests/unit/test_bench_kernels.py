@@ -54,7 +54,7 @@ def test_which_cases() -> None:
 
 @pytest.mark.parametrize(
     ("only", "parts"),
-    [(None, 3), ("norm", 3), ("small", 3), ("small/", 1), ("^products/.*R8", 1), ("(small|attention)/", 3), ("smaller/", 3)],
+    [(None, 4), ("norm", 4), ("small", 4), ("small/", 1), ("^fp8/.*T8", 1), ("(small|attention)/", 4), ("smaller/", 4)],
 )
 def test_parts_that_are_not_asked_for_are_not_made(only: str | None, parts: int) -> None:
     assert len(parts_of(only)) == parts

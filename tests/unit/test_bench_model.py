@@ -30,6 +30,14 @@ def test_floors(name: str, weights_gb: float, single_ms: float, offline_s: float
     assert found == pytest.approx(offline_s, rel=0.06)
 
 
+def test_floors_of_fewer_bits() -> None:
+    wide = Floor(config=SHAPES["llama3.1-8b"], bandwidth=COPY)
+    narrow = Floor(config=SHAPES["llama3.1-8b"], bandwidth=COPY, matrix_item=1, kv_item=1)
+    assert narrow.token == wide.token // 2
+    head = 2 * 128_256 * 4096
+    assert narrow.weights == pytest.approx((wide.weights - head) / 2 + head, rel=0.001)
+
+
 def test_sizes_follow_the_device() -> None:
     start = ["cluster", "start"]
     assert sizes_from(build_parser("").parse_args(start)) == CPU

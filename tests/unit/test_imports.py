@@ -28,8 +28,8 @@ HELP_CPU_SECONDS = 0.3
 SLOW_MACHINE = 3.0
 
 ENGINE = (
-    "--chunk-tokens --device --dtype --dummy-weights --gpu-memory-utilization --json --kv-tokens --max-context --max-slots --max-step-tokens --model "
-    "--model-shape --run-ahead --runs --threads --trace"
+    "--chunk-tokens --device --dtype --dummy-weights --gpu-memory-utilization --json --kv-dtype --kv-tokens --max-context --max-slots "
+    "--max-step-tokens --model --model-shape --run-ahead --runs --threads --trace --weights"
 )
 SAMPLING = "--max-tokens --min-p --port --seed --stop --system --temperature --top-k --top-p --url"
 CLI = {
@@ -44,16 +44,16 @@ CLI = {
     "bench scheduler": "--json --no-growth --rows --run-ahead --steps",
     "bench single": ENGINE,
     "bench serve": (
-        "--chunk-tokens --concurrency --device --dtype --dummy-weights --frontends --gpu-memory-utilization --json --kv-tokens --max-context "
-        "--max-slots --max-step-tokens --max-tokens --model --model-shape --paced --port --prompt-tokens --rate --requests --run-ahead --runs --seed "
-        "--start --start-args --streams --threads --timeout --tokenizers --trace --url --workload"
+        "--chunk-tokens --concurrency --device --dtype --dummy-weights --frontends --gpu-memory-utilization --json --kv-dtype --kv-tokens "
+        "--max-context --max-slots --max-step-tokens --max-tokens --model --model-shape --paced --port --prompt-tokens --rate --requests --run-ahead --runs --seed "
+        "--start --start-args --streams --threads --timeout --tokenizers --trace --url --weights --workload"
     ),
     "chat": SAMPLING,
     "cluster start": (
         "--block-size --chat-template --chunk-tokens --detach --device --dtype --dummy-weights --frontends --generation-config "
-        "--gpu-memory-utilization --hang-timeout --host --kv-tokens --log-level --max-context --max-queue --max-queue-tokens --max-slots "
+        "--gpu-memory-utilization --hang-timeout --host --kv-dtype --kv-tokens --log-level --max-context --max-queue --max-queue-tokens --max-slots "
         "--max-step-tokens --model --port --prefix-cache --record --record-tokens --run-ahead --served-model-name --startup-timeout --target-itl "
-        "--threads --tokenizers --trace"
+        "--threads --tokenizers --trace --weights"
     ),
     "cluster status": "--json --port",
     "cluster stop": "--port --timeout",

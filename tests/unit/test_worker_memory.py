@@ -16,6 +16,7 @@ CONFIG = ModelConfig(
 def test_choice() -> None:
     size = token_bytes(CONFIG, torch.float32)
     assert size == 2 * 2 * 2 * 4 * 4
+    assert token_bytes(CONFIG, torch.float8_e4m3fn) == size // 4
     assert choose_blocks(100, 16, 4, 64, size, 1 << 30) == 7
     assert choose_blocks(0, 16, 4, 64, size, 1 << 30) == 16
     assert choose_blocks(0, 16, 4, 64, size, 16 * size * 8) == 2

@@ -14,7 +14,6 @@ log = logging.getLogger(__name__)
 GRAPHS_OVER_LARGEST = 2.0
 """All graphs take so many times the memory of the largest: they share a pool, but not perfectly."""
 SHRINK = 0.95
-FEW_TOKENS = 64
 GIB = 2**30
 
 
@@ -38,7 +37,6 @@ def measure(engine: ResidentEngine, most_tokens: int) -> Budget:
     device = engine.cache.k.device
     weights = torch.cuda.memory_allocated(device)
     torch.cuda.reset_peak_memory_stats(device)
-    engine.dry_run(min(FEW_TOKENS, most_tokens))  # takes other kernels, which the first short prompt then finds compiled
     engine.dry_run(most_tokens)
     torch.cuda.synchronize(device)
     activations = torch.cuda.max_memory_allocated(device) - weights
@@ -72,8 +70,16 @@ def make_cache(decoder: Decoder, dtype: torch.dtype, budget: Budget, share: floa
         _explain(budget, blocks * block_bytes, blocks * block_size, device)
         return cache
     raise PoolError(
-        f"the GPU has no memory left for keys and values: {budget.used / GIB:.1f} of {budget.total / GIB:.1f} GiB are used, a step takes "
-        f"{(budget.activations + budget.graphs) / GIB:.1f}; raise --gpu-memory-utilization ({share:g}) or lower --max-step-tokens"
+        no_room("keys and values", share) + f"; weights take {budget.weights / GIB:.1f} GiB, steps {(budget.activations + budget.graphs) / GIB:.1f}"
+    )
+
+
+def no_room(what: str, share: float) -> str:
+    """What to say when there is no memory on the current GPU for `what`."""
+    free, total = torch.cuda.mem_get_info()
+    return (
+        f"the GPU has no memory for {what}: {free / GIB:.1f} of {total / GIB:.1f} GiB are free and {share:g} of all may be used; "
+        "end what else runs there, raise --gpu-memory-utilization, or lower --max-slots"
     )
 
 

@@ -13,19 +13,19 @@ from torch import Tensor
 from checkpoint.config import ModelConfig
 from kernels.attention import AttentionBatch
 from kernels.backend import Kernels
-from kernels.decode_attention import settings_for
 from kernels.prefill_attention import tile_tokens
 from kernels.reference.sampling import Sampled, SamplingBatch
 from messages.plan import StepPlan
 from transport.columns import I32, view_i32
 from worker.bias import sample_biased
+from worker.compilers import Compilers
 from worker.decoder import Decoder, StepInput
-from worker.engine import DeviceError
+from worker.engine import DeviceError, StepError
 from worker.memory import Cache
 from worker.plan import PlanReader, Rows
 from worker.resident.arena import Arena, joined
-from worker.resident.graphs import Graphs, Key
-from worker.resident.layout import lay_out, longest_and_balance
+from worker.resident.graphs import Graphs, Key, padded_sizes
+from worker.resident.layout import lay_out
 from worker.resident.parcel import Parcel, Parcels
 from worker.resident.penalties import PooledSlots
 from worker.resident.reader import Asked, Deliver, Launched, Reader, Scoring
@@ -36,7 +36,14 @@ from worker.tracing import Tracing
 
 DRAWN = 0
 """Stands in the host's slots for a last token that only the device knows."""
+UNKNOWN = -1
+"""In the host's copy of the device's rows: no slot, so that it is written again."""
+FEW_TOKENS, MANY_TOKENS = (16, 32, 64), 512
+"""Short prompts, which take other kernels than a long one."""
+REHEARSED = 1, 2, 8, 64, 256
+"""Decode rows beside a prompt, between which kernels differ."""
 FIRST_WORDS = 1 << 16
+MOMENT_SECONDS = 0.02
 SWITCH_SECONDS = 2e-4
 """How long the thread that launches and the one that reads results may keep each other waiting: Python's own 5 ms are many steps."""
 
@@ -44,7 +51,16 @@ SWITCH_SECONDS = 2e-4
 class ResidentEngine:
     """Everything that lives on the device. `start`, then `submit` the plans of a session in order; `reset` begins a new one."""
 
-    def __init__(self, decoder: Decoder, cache: Cache, kernels: Kernels, max_slots: int, max_blocks: int, max_step_tokens: int) -> None:
+    def __init__(
+        self,
+        decoder: Decoder,
+        cache: Cache,
+        kernels: Kernels,
+        max_slots: int,
+        max_blocks: int,
+        max_step_tokens: int,
+        compilers: Compilers | None = None,
+    ) -> None:
         self._device = cache.k.device
         self.slots = PooledSlots(max_slots, max_blocks, decoder.config.vocab, self._device)
         self.cache = cache
@@ -57,6 +73,8 @@ class ResidentEngine:
         self._parcels = Parcels(self._device, max_slots, FIRST_WORDS)
         self._wishes: Wishes | None = None  # of the step before, when that was of decode rows only
         self._results: Reader | None = None
+        self._compilers = compilers  # still at work
+        self._short = False  # the device had no memory for a step
         self._positions = max_blocks * cache.block_size
         self._tile = tile_tokens(decoder.config.heads // decoder.config.kv_heads)
 
@@ -67,6 +85,10 @@ class ResidentEngine:
     @property
     def totals(self) -> Totals:
         return Totals() if self._results is None else self._results.totals
+
+    @property
+    def max_step_tokens(self) -> int:
+        return self._reader.max_step_tokens
 
     @property
     def graphs(self) -> int:
@@ -86,6 +108,8 @@ class ResidentEngine:
 
     def reset(self) -> None:
         """Forget every slot and expect step 1."""
+        if self._short:
+            self._make_room()
         self._reader.reset()
         self._wishes = None
 
@@ -96,35 +120,55 @@ class ResidentEngine:
 
     @torch.inference_mode()
     def submit(self, plan: StepPlan, queued: float = 0.0) -> None:
-        """Launch one plan that waited `queued` seconds. Raises worker.plan.PlanError, and DeviceError when the device is of no use any more."""
+        """Launch one plan that waited `queued` seconds. Raises PlanError, StepError, and DeviceError when the device is of no use any more."""
         self.check()
         began = time.monotonic()
-        rows, copies = self._reader.apply(plan)
         try:
+            rows, copies = self._reader.apply(plan)
             self._launch(plan, rows, copies, queued, (began, time.monotonic()))
+        except torch.OutOfMemoryError as error:
+            raise self._too_large(str(error)) from error
         except RuntimeError as error:  # what torch and Triton raise for every error of the device
             raise DeviceError(str(error)) from error
 
+    def _too_large(self, why: str) -> StepError:
+        """Take smaller steps from the next session on; the error to raise for this one."""
+        self._short = True
+        self._reader.limit(max(self.slots.count, self.max_step_tokens // 2))
+        return StepError(f"no memory for it; from now on steps have at most {self.max_step_tokens} tokens: {why.splitlines()[0]}")
+
+    def _make_room(self) -> None:
+        """Give back what steps and graphs kept. The step that failed may have been launched in part, so nothing is known of the rows there."""
+        self._short = False
+        self._rows.fill(UNKNOWN)
+        self._graphs.clear()
+
     @torch.inference_mode()
     def idle(self) -> bool:
-        """Nothing is to be done: make ready for a kind of decode step that has not come yet. False when all have."""
-        key = next((key for key in self._kinds() if self._graphs.lacks(key)), None)
+        """Nothing is to be done: make ready for a kind of decode step that has not come yet. False when all have.
+
+        Its kernels are waited for, but never so long that a plan would have to wait.
+        """
+        if self._compilers is not None:
+            if not self._compilers.ended(MOMENT_SECONDS):
+                return True
+            self._compilers = None
+        key = next((key for key in self._kinds(self._graphs.sizes) if self._graphs.lacks(key)), None)
         if key is None:
             return False
         try:
             self._prepare(key)
         except torch.OutOfMemoryError:
             self._graphs.refuse(key, "no memory")
+            self._rows.fill(UNKNOWN)
         except RuntimeError as error:
             raise DeviceError(str(error)) from error
         return True
 
-    def _kinds(self) -> Iterator[Key]:
+    def _kinds(self, sizes: list[int]) -> Iterator[Key]:
         """The kinds of decode steps that usual requests need, the likeliest first."""
-        sizes = self._graphs.sizes
-        yield from ((size, PLAIN, False) for size in sizes)
-        yield from ((size, PLAIN, True) for size in sizes if self._balance_matters(size))
-        yield from ((size, FILTERED, False) for size in sizes)
+        yield from ((size, PLAIN) for size in sizes)
+        yield from ((size, FILTERED) for size in sizes)
 
     def _prepare(self, key: Key) -> None:
         """Run a step of dummy rows and make its graph."""
@@ -137,20 +181,44 @@ class ResidentEngine:
         self._parcels.give(parcel)
 
     @torch.inference_mode()
-    def dry_run(self, tokens: int) -> None:
-        """The launches of the largest step: `tokens` prompt tokens of dummy rows, and a draw for every slot."""
+    def dry_run(self, tokens: int, decodes: int = 0, filtered: bool = True) -> None:
+        """The launches of a step of `tokens` prompt tokens and `decodes` decode rows of dummies, with a draw for every slot."""
         size = min(tokens, self._positions)
-        count = np.array([size] * (tokens // size) + [tokens % size] * (tokens % size > 0), np.int64)
+        count = np.array([size] * (tokens // size) + [tokens % size] * (tokens % size > 0) + [1] * decodes, np.int64)
         dummies = np.full(len(count), self._arena.dummy, np.int32)
-        rows = Rows(slot=dummies, start=0 * count, count=count, sample=count > 0, tokens=np.zeros(tokens, np.int32), decodes=0)
-        layout = lay_out(rows, np.zeros(min(self.slots.count, tokens), np.int64), self._tile)
-        token, slot, position, tiles, wanted, drawn = self._write(self._parcels.take(), [], layout.columns)
-        self._draw(self._forward(token, slot, position, tiles, wanted, 0, 0, True), drawn, filtered=True)
+        sample = np.ones(len(count) - decodes, np.bool_)
+        rows = Rows(slot=dummies, start=0 * count, count=count, sample=sample, tokens=np.zeros(tokens, np.int32), decodes=decodes)
+        layout = lay_out(rows, np.zeros(min(self.slots.count, tokens + decodes), np.int64), self._tile)
+        parcel = self._parcels.take()
+        columns = self._write(parcel, [], layout.columns)
+        self._draw(self._logits(columns, decodes), columns[-1], filtered=filtered)
+        parcel.done.record()
+        parcel.done.synchronize()
+        self._parcels.give(parcel)
+
+    @torch.inference_mode()
+    def begin(self) -> None:
+        """Run a change of the state, a short prompt and a decode step of one row, all dummies. Before there are rows."""
+        self._kernels.write_words(self._arena.words, self._arena.words.new_zeros(2, 1))
+        self.dry_run(min(FEW_TOKENS[0], self.max_step_tokens), filtered=False)
+        self._decode(1, PLAIN)
+
+    @torch.inference_mode()
+    def rehearse(self) -> None:
+        """Launch all usual kinds of steps, those first that a worker meets first. For launches that only say which kernels there are."""
+        self.begin()
+        for tokens in (*FEW_TOKENS, MANY_TOKENS, self.max_step_tokens):
+            for filtered in (False, True):
+                self.dry_run(min(tokens, self.max_step_tokens), filtered=filtered)
+        for decodes in (size for size in REHEARSED if size <= self.slots.count):
+            self.dry_run(min(FEW_TOKENS[0], self.max_step_tokens), decodes)
+        for key in self._kinds(padded_sizes(self.slots.count)):
+            self._decode(*key)
 
     @torch.inference_mode()
     def dry_graph(self) -> None:
         """The graph of the largest decode step."""
-        key = self._graphs.padded(self.slots.count), FILTERED, False
+        key = self._graphs.padded(self.slots.count), FILTERED
         for _ in range(2):
             self._graphs.run(key, lambda: self._decode(*key))
 
@@ -231,25 +299,19 @@ class ResidentEngine:
         there = self._write(parcel, pairs, [*wishes.columns, *wishes.bias])
         if not size:
             return self._arena.rows[:0], None
-        _, balanced = longest_and_balance(rows.start)
-        balanced &= self._balance_matters(size)
-        out = self._graphs.run((size, wishes.mode, balanced), lambda: self._decode(size, wishes.mode, balanced))
+        out = self._graphs.run((size, wishes.mode), lambda: self._decode(size, wishes.mode))
         if wishes.mode != SEPARATE:
             return out, None
         count = len(rows.slot)
-        return self._sample(out[:count], self._arena.rows[:count], wishes, there)
+        return self._sample(parcel, out[:count], self._arena.rows[:count], wishes, there)
 
-    def _balance_matters(self, rows: int) -> bool:
-        """Whether decode attention is launched differently for rows of equal lengths."""
-        return settings_for(rows, self.config.kv_heads, True) != settings_for(rows, self.config.kv_heads, False)
-
-    def _decode(self, size: int, mode: str, balanced: bool) -> Tensor:
+    def _decode(self, size: int, mode: str) -> Tensor:
         """The launches of a decode step of `size` rows: their tokens, or their logits when they are sampled separately."""
         slot = self._arena.rows[:size]
         token, position = torch.empty(2, size, dtype=torch.int32, device=self._device)
         self._kernels.begin_rows(self._arena.columns, slot, token, position)
         tiles = slot.new_empty(0, 2)
-        logits = self._forward(token, slot, position, tiles, None, size, self._positions, balanced)
+        logits = self._forward(token, slot, position, tiles, None, size)
         return logits if mode == SEPARATE else self._draw(logits, slot, filtered=mode == FILTERED)
 
     def _mixed(
@@ -267,33 +329,37 @@ class ResidentEngine:
             self._kernels.copy_blocks(self.cache.v, source, target)
         if layout is None:
             return source, None, None
-        token, slot, position, tiles, wanted, drawn = there[2:8]
-        first = len(rows.tokens)
-        if rows.decodes:
-            self._kernels.begin_rows(self._arena.columns, slot[first:], token[first:], position[first:])
-        longest, balanced = longest_and_balance(rows.start[len(rows.start) - rows.decodes :])
-        x = self._hidden(token, slot, position, tiles, rows.decodes, longest, balanced)
+        drawn = there[7]
+        x = self._hidden_of(there[2:8], rows.decodes)
         scoring = None if asked is None else self._score(x, asked, there[-3:])
         if not len(drawn):
             return drawn, None, scoring
-        return *self._sample(self._decoder.logits(x, wanted), drawn, wishes, there[8 : len(there) - len(scored)]), scoring
+        return *self._sample(parcel, self._decoder.logits(x, there[6]), drawn, wishes, there[8 : len(there) - len(scored)]), scoring
 
     def _score(self, x: Tensor, scored: Scored, columns: list[Tensor]) -> Scoring:
         found = compute(self._decoder, self._kernels, x, scored, *(column.long() for column in columns))
-        return Scoring(scored=scored, found=Found(**{part.name: self._to_host(getattr(found, part.name)) for part in fields(found)}))
+        return Scoring(scored=scored, found=Found(**{part.name: _to_host(getattr(found, part.name)) for part in fields(found)}))
 
-    def _forward(
-        self, token: Tensor, slot: Tensor, position: Tensor, tiles: Tensor, wanted: Tensor | None, singles: int, longest: int, balanced: bool
-    ) -> Tensor:
-        return self._decoder.logits(self._hidden(token, slot, position, tiles, singles, longest, balanced), wanted)
+    def _logits(self, columns: list[Tensor], decodes: int) -> Tensor:
+        """Of a mixed step, see `_hidden_of`."""
+        return self._decoder.logits(self._hidden_of(columns, decodes), columns[4])
 
-    def _hidden(self, token: Tensor, slot: Tensor, position: Tensor, tiles: Tensor, singles: int, longest: int, balanced: bool) -> Tensor:
+    def _hidden_of(self, columns: list[Tensor], decodes: int) -> Tensor:
+        """Of a mixed step with a layout's `columns`, the last `decodes` tokens of which are decode rows and taken from the device's state."""
+        token, slot, position, tiles, wanted, _ = columns
+        first = len(token) - decodes
+        if decodes:
+            self._kernels.begin_rows(self._arena.columns, slot[first:], token[first:], position[first:])
+        return self._hidden(token, slot, position, tiles, wanted, decodes)
+
+    def _forward(self, token: Tensor, slot: Tensor, position: Tensor, tiles: Tensor, wanted: Tensor | None, singles: int) -> Tensor:
+        return self._decoder.logits(self._hidden(token, slot, position, tiles, wanted, singles), wanted)
+
+    def _hidden(self, token: Tensor, slot: Tensor, position: Tensor, tiles: Tensor, wanted: Tensor | None, singles: int) -> Tensor:
         window = self.config.window
-        full = AttentionBatch(
-            table=self._arena.table, slot=slot, position=position, tiles=tiles, singles=singles, longest=longest, balanced=balanced, window=None
-        )
+        full = AttentionBatch(table=self._arena.table, slot=slot, position=position, tiles=tiles, singles=singles, window=None)
         windowed = full if window is None else replace(full, window=window)
-        step = StepInput(tokens=token, positions=position, wanted=None, full=full, windowed=windowed)
+        step = StepInput(tokens=token, positions=position, wanted=wanted, full=full, windowed=windowed)
         return self._decoder.hidden(step, self.cache.k, self.cache.v)
 
     # Sampling
@@ -309,7 +375,7 @@ class ResidentEngine:
         out = self._kernels.sample(logits, self._batch(slot, filtered))
         return self._kernels.finish_rows(self._arena.columns, slot, out.token, out.finite)
 
-    def _sample(self, logits: Tensor, slot: Tensor, wishes: Wishes, there: list[Tensor]) -> tuple[Tensor, Asked | None]:
+    def _sample(self, parcel: Parcel, logits: Tensor, slot: Tensor, wishes: Wishes, there: list[Tensor]) -> tuple[Tensor, Asked | None]:
         """Sample with everything the rows wish for; `there`: the wishes' columns on the device."""
         batch = replace(self._batch(slot, wishes.filtered), logprob_rows=wishes.logprob_rows, logprob_counts=wishes.logprob_counts)
         own = len(wishes.columns)
@@ -323,15 +389,17 @@ class ResidentEngine:
             self.slots.sampled(owner, token[row.long()])
         if wishes.bias:
             self.slots.biased.sampled(there[own:], token)
-        return token, self._ask(out, wishes)
+        return token, _ask(parcel, out, wishes)
 
-    def _ask(self, out: Sampled, wishes: Wishes) -> Asked | None:
-        if out.chosen is None or out.top is None or out.top_ids is None:
-            return None
-        chosen, top, top_ids = (self._to_host(part) for part in (out.chosen, out.top, out.top_ids))
-        return Asked(rows=wishes.logprob_rows, counts=wishes.logprob_counts, chosen=chosen, top=top, top_ids=top_ids)
 
-    def _to_host(self, part: Tensor) -> Tensor:
-        """A copy on the host that is there when the step is done."""
-        there = torch.empty(part.shape, dtype=part.dtype, pin_memory=self._device.type == "cuda")
-        return there.copy_(part, non_blocking=True)
+def _ask(parcel: Parcel, out: Sampled, wishes: Wishes) -> Asked | None:
+    if out.chosen is None or out.top is None or out.top_ids is None:
+        return None
+    chosen, top, top_ids = parcel.fetch([out.chosen, out.top, out.top_ids])
+    return Asked(rows=wishes.logprob_rows, counts=wishes.logprob_counts, chosen=chosen, top=top, top_ids=top_ids)
+
+
+def _to_host(part: Tensor) -> Tensor:
+    """A copy on the host that is there when the step is done, for what few steps bring back."""
+    there = torch.empty(part.shape, dtype=part.dtype, pin_memory=part.is_cuda)
+    return there.copy_(part, non_blocking=True)

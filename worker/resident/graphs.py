@@ -12,8 +12,8 @@ log = logging.getLogger(__name__)
 SMALL = (1, 2, 4)
 STRIDE = 8
 
-Key = tuple[int, str, bool]
-"""Rows, how they are sampled, whether they are equally long: whatever the launches of a step depend on."""
+Key = tuple[int, str]
+"""Rows and how they are sampled: whatever the launches of a step depend on."""
 
 
 def padded_sizes(most: int) -> list[int]:
@@ -30,6 +30,7 @@ class Graphs:
         self._seen: set[Key] = set()
         self._refused: set[Key] = set()
         self._usable = device.type == "cuda"
+        self._ahead = self._usable
         self._pool = torch.cuda.graph_pool_handle() if self._usable else None
 
     @property
@@ -43,8 +44,8 @@ class Graphs:
 
     @property
     def sizes(self) -> list[int]:
-        """Numbers of rows that steps are computed with; none where there are no graphs."""
-        return self._sizes if self._usable else []
+        """Numbers of rows that graphs are made ahead for; none where there are no graphs or too little memory."""
+        return self._sizes if self._ahead else []
 
     def lacks(self, key: Key) -> bool:
         """Such steps have no graph yet."""
@@ -61,6 +62,17 @@ class Graphs:
         graph, out = found
         graph.replay()
         return out
+
+    def clear(self) -> None:
+        """Wait for the device and give back all graphs and unused memory. From now on a graph is made only when its kind of step comes twice."""
+        self._ahead = False
+        if self._usable:
+            torch.cuda.synchronize()
+        self._graphs.clear()
+        self._seen.clear()
+        if self._usable:
+            self._pool = torch.cuda.graph_pool_handle()
+            torch.cuda.empty_cache()
 
     def refuse(self, key: Key, why: str) -> None:
         """Do without a graph for these steps from now on."""

@@ -8,9 +8,6 @@ from numpy.typing import NDArray
 from transport.columns import I32, I64
 from worker.plan import Rows
 
-BALANCED = 1.25
-"""Longest row over the mean, up to which decode rows count as equally long."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
@@ -57,9 +54,3 @@ def lay_out(rows: Rows, sampled: NDArray[np.integer], tile: int) -> Layout:
         wanted=(ends[sampled] - 1).astype(np.int32),
         sampled=rows.slot[sampled],
     )
-
-
-def longest_and_balance(length: I64) -> tuple[int, bool]:
-    """Most keys of decode rows that have `length` keys before their own, and whether none has many more than the mean."""
-    longest = int(length.max(initial=-1)) + 1
-    return longest, longest * len(length) <= BALANCED * (int(length.sum()) + len(length))

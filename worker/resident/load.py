@@ -1,25 +1,81 @@
 """From a decoder on a GPU to a running engine."""
 
+import gc
+import logging
+from collections.abc import Callable
+
 import torch
 
 from kernels.backend import Kernels
+from kernels.launch import instead
 from worker.args import WorkerArgs
+from worker.compilers import Compilers
 from worker.decoder import Decoder
-from worker.memory import Cache
-from worker.resident.budget import make_cache, measure
+from worker.memory import Cache, PoolError, token_bytes
+from worker.resident.budget import Budget, make_cache, measure, no_room
 from worker.resident.engine import ResidentEngine
 
+log = logging.getLogger(__name__)
 
-def make_resident(decoder: Decoder, kernels: Kernels, args: WorkerArgs, dtype: torch.dtype, device: torch.device, positions: int) -> ResidentEngine:
-    """An engine with as much KV memory as fits, on a stream of its own: the calling thread's from now on. Raises PoolError."""
+PATIENCE_SECONDS = 10.0
+"""How long others may take to compile what this process would have to compile one after the other."""
+
+
+def make_resident(
+    decoder: Decoder,
+    kernels: Kernels,
+    args: WorkerArgs,
+    dtype: torch.dtype,
+    device: torch.device,
+    positions: int,
+    compilers: Compilers | None = None,
+) -> ResidentEngine:
+    """An engine with as much KV memory as fits, on a stream of its own: the calling thread's from now on. Raises PoolError.
+
+    The dry runs that measure memory launch nothing, so that they need no kernels; a first prompt and a first token are then really run.
+    """
     torch.cuda.synchronize(device)  # the weights were made on the default stream
     torch.cuda.set_stream(torch.cuda.Stream(device))
-    shape = args.max_slots, positions // args.block_size, args.max_step_tokens
+    share = args.gpu_memory_utilization
+
+    def measured(tokens: int) -> Budget:
+        with instead(lambda *launch: None):
+            return measure(trial_engine(decoder, kernels, args, dtype, device, positions, tokens), tokens)
+
+    tokens, budget = largest_step(args.max_step_tokens, args.max_slots, token_bytes(decoder.config, dtype), share, measured)
+    cache = make_cache(decoder, dtype, budget, share, args.kv_tokens, args.block_size, device)
+    engine = ResidentEngine(decoder, cache, kernels, args.max_slots, positions // args.block_size, tokens, compilers)
+    if compilers is not None:
+        compilers.wait(PATIENCE_SECONDS)
+    engine.begin()
+    return engine
+
+
+def trial_engine(
+    decoder: Decoder, kernels: Kernels, args: WorkerArgs, dtype: torch.dtype, device: torch.device, positions: int, tokens: int
+) -> ResidentEngine:
+    """For steps of dummy rows of at most `tokens` tokens: with the smallest of caches."""
     config = decoder.config
     small = torch.zeros(config.layers, 2, config.kv_heads, args.block_size, config.head_dim, dtype=dtype, device=device)
-    trial = ResidentEngine(decoder, Cache(small, small.clone()), kernels, *shape)
-    budget = measure(trial, args.max_step_tokens)
-    del trial, small
-    torch.cuda.empty_cache()
-    cache = make_cache(decoder, dtype, budget, args.gpu_memory_utilization, args.kv_tokens, args.block_size, device)
-    return ResidentEngine(decoder, cache, kernels, *shape)
+    return ResidentEngine(decoder, Cache(small, small.clone()), kernels, args.max_slots, positions // args.block_size, tokens)
+
+
+def largest_step(wanted: int, least: int, token_bytes: int, share: float, measured: Callable[[int], Budget]) -> tuple[int, Budget]:
+    """Tokens of the largest step, `wanted` or a half of it again and again, that can be run and leaves memory for the keys of as many tokens.
+
+    `measured`: the budget with steps of so many tokens; raises torch.OutOfMemoryError. Raises PoolError when not even `least` tokens can be run.
+    """
+    tokens = wanted
+    while True:
+        try:
+            budget = measured(tokens)
+        except torch.OutOfMemoryError:
+            budget = None
+        gc.collect()
+        torch.cuda.empty_cache()
+        if budget is not None and (tokens == least or budget.for_cache(share) >= tokens * token_bytes):
+            return tokens, budget
+        if tokens == least:
+            raise PoolError(no_room("a step", share))
+        tokens = max(least, tokens // 2)
+        log.warning("not enough memory for larger steps; trying %d tokens", tokens)

@@ -31,6 +31,8 @@ class Parcel:
     """`begun` and `done` bracket the step on the device. `up` is copied there as one piece; `down` [max rows] receives the tokens.
 
     `sending`: between which times of `time.monotonic()` the host sent `up`.
+
+    Pinned memory is only given back by the thread that launches: torch notes an event on the stream then, which must not be part of a capture.
     """
 
     def __init__(self, device: torch.device, rows: int, words: int) -> None:
@@ -38,6 +40,7 @@ class Parcel:
         self._device = device
         self.up = self._host(words)
         self.down = self._host(rows)
+        self._more = self._host(0)
         self.sending = (0.0, 0.0)
         self.begun: Event = torch.cuda.Event(enable_timing=True) if self._pinned else _Past()
         self.done: Event = torch.cuda.Event(enable_timing=True) if self._pinned else _Past()
@@ -60,6 +63,19 @@ class Parcel:
     def download(self, token: Tensor) -> None:
         """Ask for the tokens; they are in `down` once `done` has passed."""
         self.down[: len(token)].copy_(token, non_blocking=True)
+
+    def fetch(self, parts: list[Tensor]) -> list[Tensor]:
+        """The same tensors on the host, of 4 or 8 bytes a number; filled once `done` has passed, and valid until the parcel is used again."""
+        sizes = [-(-part.nbytes // (4 * ALIGNMENT)) * ALIGNMENT for part in parts]
+        if sum(sizes) > len(self._more):
+            self._more = self._host(int(sum(sizes) * SPARE))
+        found = [
+            there[: part.nbytes // 4].view(part.dtype).view(part.shape)
+            for part, there in zip(parts, self._more[: sum(sizes)].split(sizes), strict=True)
+        ]
+        for part, there in zip(parts, found, strict=True):
+            there.copy_(part, non_blocking=True)
+        return found
 
 
 class Parcels:

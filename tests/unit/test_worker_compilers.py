@@ -1,0 +1,35 @@
+"""The processes that compile ahead never hold a worker up and say nothing of what the worker says itself."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.cluster import ROOT
+from tests.support.devices import GPU
+from tests.support.engines import worker_args
+from worker.compilers import Compilers
+
+
+@pytest.fixture(autouse=True)
+def path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As launch.py sets it."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+
+
+@pytest.mark.parametrize("device", ["cuda:99", *(["cuda"] if GPU else [])])
+def test_they_end_quietly_when_there_is_nothing_to_compile(tmp_path: Path, capfd: pytest.CaptureFixture[str], device: str) -> None:
+    compilers = Compilers(worker_args(tmp_path / "nothing", device=device))
+    compilers.wait(60.0)
+    assert compilers.ended(60.0)
+    compilers.close()
+    assert capfd.readouterr() == ("", "")
+
+
+def test_they_are_ended_with_the_worker(tmp_path: Path) -> None:
+    compilers = Compilers(worker_args(tmp_path / "nothing", device="cuda:99"))
+    began = time.monotonic()
+    compilers.wait(0.0)
+    compilers.close()
+    compilers.close()
+    assert time.monotonic() - began < 5.0
