@@ -45,8 +45,8 @@ CLI = {
     "bench single": ENGINE,
     "bench serve": (
         "--chunk-tokens --concurrency --device --dtype --dummy-weights --frontends --gpu-memory-utilization --json --kv-dtype --kv-tokens "
-        "--max-context --max-slots --max-step-tokens --max-tokens --model --model-shape --paced --port --prompt-tokens --rate --requests --run-ahead --runs --seed "
-        "--start --start-args --streams --threads --timeout --tokenizers --trace --url --weights --workload"
+        "--max-context --max-slots --max-step-tokens --max-tokens --model --model-shape --paced --port --prompt-tokens --rate --requests --run-ahead "
+        "--runs --seed --start --start-args --streams --threads --timeout --tokenizers --trace --url --weights --workload"
     ),
     "chat": SAMPLING,
     "cluster start": (
