@@ -10,6 +10,7 @@ import msgspec
 from frontend.errors import invalid
 from frontend.refusals import Neutral, strip
 from messages.request import Prompt, TextPrompt, TokenId, TokenPrompt
+from messages.sampling import MAX_BIASED
 
 R = TypeVar("R", bound=msgspec.Struct)
 
@@ -18,9 +19,13 @@ MAX_VALUES = 300_000
 """Objects, lists and keys in one body: decoding more would hold up everybody's streams, and no context holds a prompt of so many."""
 SEED_BITS = 63
 _LARGEST = 2**31 - 1
+MAX_BIAS = 100.0
 _CLAMPED = ("max_tokens", "max_completion_tokens", "top_k")
-_INTEGERS = (*_CLAMPED, "n", "seed", "logprobs", "top_logprobs", "priority", "best_of")
+_INTEGERS = (
+    *_CLAMPED, "n", "seed", "logprobs", "top_logprobs", "priority", "best_of", "min_tokens", "prompt_logprobs", "truncate_prompt_tokens",
+)  # fmt: skip
 _FIELD = re.compile(r" - at `\$\.(\w+)(.*)`$")
+_TOKEN = re.compile(r"[0-9]{1,10}", re.ASCII)
 _MISSING = re.compile(r"missing required field `(\w+)`")
 
 
@@ -67,34 +72,48 @@ def _explained(text: str) -> Exception:
     return invalid(f"{text}.")
 
 
-def prompts(value: Any, add_special_tokens: bool) -> list[Prompt]:
-    """The prompts of a completions request, in order. Raises ApiError when there is none, or one has a wrong type or no token ids."""
+def prompts(value: Any, add_special_tokens: bool, field: str = "prompt") -> list[Prompt]:
+    """The prompts of a request, in order. Raises ApiError, which names the `field`, when there is none, or one has a wrong type or no token ids."""
     if isinstance(value, str):
         return [TextPrompt(value, add_special_tokens)]
     if not isinstance(value, list):
-        raise invalid("prompt must be a string, a list of strings, a list of token ids or a list of such lists.", "prompt")
+        raise invalid(f"{field} must be a string, a list of strings, a list of token ids or a list of such lists.", field)
     if not value:
-        raise invalid("prompt is empty.", "prompt")
+        raise invalid(f"{field} is empty.", field)
     if isinstance(value[0], int):
-        return [_token_prompt(value)]
+        return [_token_prompt(value, field)]
     if len(value) > MAX_PROMPTS:
-        raise invalid(f"prompt holds {len(value)} prompts; the limit is {MAX_PROMPTS} in one request.", "prompt")
+        raise invalid(f"{field} holds {len(value)} prompts; the limit is {MAX_PROMPTS} in one request.", field)
     if isinstance(value[0], str):
-        return [TextPrompt(text, add_special_tokens) for text in _converted(value, list[str])]
-    return [_token_prompt(ids) for ids in value]
+        return [TextPrompt(text, add_special_tokens) for text in _converted(value, list[str], field)]
+    return [_token_prompt(ids, field) for ids in value]
 
 
-def _token_prompt(ids: Any) -> TokenPrompt:
+def _token_prompt(ids: Any, field: str) -> TokenPrompt:
     if not ids:
-        raise invalid("prompt is empty: it holds no token ids.", "prompt")
-    return TokenPrompt(_converted(ids, list[TokenId]))
+        raise invalid(f"{field} is empty: it holds no token ids.", field)
+    return TokenPrompt(_converted(ids, list[TokenId], field))
 
 
-def _converted(value: Any, kind: Any) -> Any:
+def _converted(value: Any, kind: Any, field: str) -> Any:
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        raise invalid(f"prompt: {error}.", "prompt") from error
+        raise invalid(f"{field}: {error}.", field) from error
+
+
+def logit_bias(value: dict[str, float]) -> dict[int, float]:
+    """By token id. Raises ApiError for keys that are no token ids and values outside -100 to 100."""
+    if len(value) > MAX_BIASED:
+        raise invalid(f"logit_bias holds {len(value)} tokens; the limit is {MAX_BIASED}.", "logit_bias")
+    found: dict[int, float] = {}
+    for name, bias in value.items():
+        if not _TOKEN.fullmatch(name) or int(name) > _LARGEST:
+            raise invalid(f"logit_bias: {name[:64]!r} is not a token id.", "logit_bias")
+        if not abs(bias) <= MAX_BIAS:
+            raise invalid(f"logit_bias: the value for token {name[:64]} must be from -{MAX_BIAS:.0f} to {MAX_BIAS:.0f}.", "logit_bias")
+        found[int(name)] = bias
+    return found
 
 
 def seeds(seed: int | None, count: int) -> list[int]:

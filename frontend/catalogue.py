@@ -1,28 +1,41 @@
 """GET /v1/models and /v1/models/{id}: the one model that is served."""
 
-from typing import Any
-
+import msgspec
 from aiohttp import web
 
 from frontend.core import Core
 
 
+class ModelCard(msgspec.Struct, kw_only=True):
+    """`max_model_len`: the longest prompt and answer together, in tokens; null while the model is loading."""
+
+    id: str
+    object: str = "model"
+    created: int
+    owned_by: str = "pagewire"
+    root: str
+    parent: None = None
+    max_model_len: int | None
+
+
+class ModelList(msgspec.Struct, kw_only=True):
+    object: str = "list"
+    data: list[ModelCard]
+
+
 async def list_models(core: Core, http: web.Request) -> web.Response:
-    return web.json_response({"object": "list", "data": [_card(core)]})
+    return _json(ModelList(data=[_card(core)]))
 
 
 async def show_model(core: Core, http: web.Request) -> web.Response:
     core.check_model(http.match_info["id"])
-    return web.json_response(_card(core))
+    return _json(_card(core))
 
 
-def _card(core: Core) -> dict[str, Any]:
-    return {
-        "id": core.args.model_name,
-        "object": "model",
-        "created": core.args.created,
-        "owned_by": "pagewire",
-        "root": core.args.model_name,
-        "parent": None,
-        "max_model_len": core.view.context(),
-    }
+def _card(core: Core) -> ModelCard:
+    name = core.args.model_name
+    return ModelCard(id=name, created=core.args.created, root=name, max_model_len=core.view.context())
+
+
+def _json(value: msgspec.Struct) -> web.Response:
+    return web.Response(body=msgspec.json.encode(value), content_type="application/json")

@@ -17,10 +17,11 @@ async def chat_completions(core: Core, http: web.Request) -> web.StreamResponse:
     job = Job(
         request=request,
         prompts=[conversation.chat_prompt(request.messages, request.add_generation_prompt)],
-        sampling=request.sampling(_logprobs(request)),
+        sampling=request.sampling(core.view.sampling_defaults(), _logprobs(request)),
         stop=request.stop_rules(_max_tokens(request)),
+        constraints=request.constraints(),
     )
-    return await answer(core, http, job, ChatAnswer(request.logprobs))
+    return await answer(core, http, job, ChatAnswer(request.logprobs, request.extras()))
 
 
 def _logprobs(request: ChatRequest) -> int:

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 
 from frontend.errors import ApiError
-from messages.cluster import DEAD, READY, STARTING, ClusterState, ProcessState
+from messages.cluster import DEAD, DEFAULT, READY, STARTING, ClusterState, ProcessState
 from messages.text import Problem
 
 SILENCE_SECONDS = 3.0
@@ -73,6 +73,11 @@ class ClusterView:
             if process.name == tokenizer and process.incarnation == incarnation and process.phase != DEAD:
                 return None
         return Problem(status=503, code="tokenizer_restarted", message="A part of the server restarted; please try again.", retry_after=1.0)
+
+    def sampling_defaults(self) -> dict[str, float]:
+        """Of the sampling fields for which the model has its own."""
+        facts = (fact for process in self.processes for fact in process.facts.items())
+        return {name.removeprefix(DEFAULT): value for name, value in facts if name.startswith(DEFAULT) and isinstance(value, (int, float))}
 
     def context(self) -> int | None:
         """The longest sequence in tokens, once the scheduler knows it."""

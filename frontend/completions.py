@@ -19,24 +19,30 @@ async def completions(core: Core, http: web.Request) -> web.StreamResponse:
     job = Job(
         request=request,
         prompts=bodies.prompts(request.prompt, request.add_special_tokens),
-        sampling=request.sampling(-1 if request.logprobs is None else request.logprobs),
+        sampling=request.sampling(core.view.sampling_defaults(), _alternatives(request), _alternatives(request) if request.echo else -1),
         stop=request.stop_rules(DEFAULT_COMPLETION_TOKENS if request.max_tokens is None else request.max_tokens),
+        constraints=request.constraints(),
         echo=request.echo,
     )
-    _refuse_long_ids(job.prompts, core.view.context())
+    if request.truncate_prompt_tokens is None:
+        refuse_long_ids(job.prompts, core.view.context())
     if len(job.prompts) * request.n > bodies.MAX_PROMPTS:
         raise invalid(f"n times the number of prompts must not be above {bodies.MAX_PROMPTS} in one request.", "n")
-    return await answer(core, http, job, CompletionAnswer(request.logprobs is not None))
+    return await answer(core, http, job, CompletionAnswer(request.logprobs, request.echo, request.extras()))
+
+
+def _alternatives(request: CompletionRequest) -> int:
+    return -1 if request.logprobs is None else request.logprobs
 
 
 def _refuse(request: CompletionRequest) -> None:
-    if request.echo and request.logprobs is not None:
-        raise invalid("echo together with logprobs is not supported.", "echo", "unsupported_parameter")
+    if request.max_tokens == 0 and not request.echo and request.prompt_logprobs is None:
+        raise invalid("max_tokens must be at least 1 without echo or prompt_logprobs.", "max_tokens")
     if request.best_of is not None and request.best_of != request.n:
         raise invalid("best_of is supported only when it equals n.", "best_of", "unsupported_parameter")
 
 
-def _refuse_long_ids(prompts: list[Prompt], context: int | None) -> None:
+def refuse_long_ids(prompts: list[Prompt], context: int | None, field: str = "prompt") -> None:
     """Prompts of ids are refused here, before megabytes of them travel; texts are measured where they are encoded."""
     for prompt in prompts:
         if isinstance(prompt, TokenPrompt) and context is not None and len(prompt.ids) >= context:
@@ -44,4 +50,4 @@ def _refuse_long_ids(prompts: list[Prompt], context: int | None) -> None:
                 f"This model's maximum context length is {context} tokens. However, your prompt resulted in {len(prompt.ids)} tokens, and at least "
                 "one more is needed for the answer. Please reduce the length of the prompt."
             )
-            raise invalid(message, "prompt", "context_length_exceeded")
+            raise invalid(message, field, "context_length_exceeded")

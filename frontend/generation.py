@@ -1,7 +1,9 @@
 """From prompts to an HTTP response: starts the run, then streams it or waits for the whole. Shared by chat and completions."""
 
+import asyncio
 import secrets
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -14,7 +16,9 @@ from frontend.register import Entry
 from frontend.schema import GenerationRequest
 from frontend.sse import EventStream
 from messages.request import Generate, Prompt
-from messages.sampling import SamplingParams, StopRules
+from messages.sampling import Constraints, SamplingParams, StopRules
+
+C = TypeVar("C")
 
 
 @dataclass(frozen=True)
@@ -25,21 +29,22 @@ class Job:
     prompts: list[Prompt]
     sampling: SamplingParams
     stop: StopRules
+    constraints: Constraints | None
     echo: bool = False
 
 
-class WholeBody(msgspec.Struct):
+class WholeBody(msgspec.Struct, Generic[C]):
     id: str
     object: str
     created: int
     model: str
-    choices: list[msgspec.Struct]
+    choices: list[C]
     usage: Usage
 
 
 async def answer(core: Core, http: web.Request, job: Job, shapes: Answer) -> web.StreamResponse:
     """Run `job` to its end and answer `http`. Raises ApiError when it fails before anything was sent; cancels it when the client goes away."""
-    job.request.check_stream_options()
+    job.request.check(job.stop.max_tokens)
     run = core.dispatcher.open()
     name = shapes.id_prefix + secrets.token_hex(16)
     entry = Entry(name, http[REQUEST_ID], http.path, job.request.stream, job.request.priority, run)
@@ -69,6 +74,9 @@ def _message(core: Core, job: Job, prompt: Prompt) -> Generate:
         skip_special_tokens=request.skip_special_tokens,
         echo=job.echo,
         cache_salt=request.cache_salt or "",
+        constraints=job.constraints,
+        truncate=request.truncate_prompt_tokens,
+        with_ids=request.return_token_ids,
     )
 
 
@@ -82,14 +90,18 @@ async def _whole(core: Core, job: Job, shapes: Answer, entry: Entry) -> web.Resp
         else:
             texts[index].append(event.text)
             pieces[index].extend(event)
-    for piece, parts in zip(pieces, texts, strict=True):
+    choices = []
+    for index, (piece, parts) in enumerate(zip(pieces, texts, strict=True)):
         piece.text = "".join(parts)
+        choices.append(msgspec.Raw(msgspec.json.encode(shapes.whole(index, piece))))
+        if piece.prompt:  # the logprobs of a long prompt take long: others have their turn between two of them
+            await asyncio.sleep(0)
     body = WholeBody(
         id=entry.id,
         object=shapes.whole_object,
         created=entry.created,
         model=core.args.model_name,
-        choices=[shapes.whole(index, piece) for index, piece in enumerate(pieces)],
+        choices=choices,
         usage=usage(run),
     )
     return web.Response(body=msgspec.json.encode(body), content_type="application/json")

@@ -11,6 +11,14 @@ from frontend.errors import ApiError, ErrorDetail
 VERSION = "0.1.0"
 
 
+class Alive(msgspec.Struct):
+    status: str = "ok"
+
+
+class Version(msgspec.Struct):
+    version: str = VERSION
+
+
 class ProcessHealth(msgspec.Struct):
     name: str
     phase: str
@@ -31,7 +39,7 @@ class HealthBody(msgspec.Struct, omit_defaults=True):
 
 async def live(core: Core, http: web.Request) -> web.Response:
     """The HTTP process runs; nothing is said about the others."""
-    return web.json_response({"status": "ok"})
+    return _json(200, Alive(), {})
 
 
 async def ready(core: Core, http: web.Request) -> web.Response:
@@ -63,13 +71,13 @@ async def metrics(core: Core, http: web.Request) -> web.Response:
 
 
 async def version(core: Core, http: web.Request) -> web.Response:
-    return web.json_response({"version": VERSION})
+    return _json(200, Version(), {})
 
 
 async def hint(core: Core, http: web.Request) -> web.Response:
     lines = (
         f"Pagewire {VERSION} serves {core.args.model_name}.",
         "The API is OpenAI's: POST /v1/chat/completions, POST /v1/completions, GET /v1/models.",
-        "See also /v1/requests, /health, /metrics, /tokenize, /detokenize, /version.",
+        "See also /docs, /openapi.json, /v1/embeddings, /v1/requests, /health, /metrics, /tokenize, /detokenize, /version.",
     )
     return web.Response(text="\n".join(lines) + "\n")

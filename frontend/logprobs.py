@@ -27,10 +27,18 @@ class ChatLogprobs(msgspec.Struct):
     content: list[ChatEntry]
 
 
+class PromptEntry(msgspec.Struct):
+    """vLLM's shape; `rank` 1 is the likeliest, null for one that is not among the alternatives."""
+
+    logprob: float
+    rank: int | None
+    decoded_token: str
+
+
 class CompletionLogprobs(msgspec.Struct):
     tokens: list[str]
-    token_logprobs: list[float]
-    top_logprobs: list[dict[str, float]]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
     text_offset: list[int]
 
 
@@ -66,19 +74,37 @@ class Offsets:
         return start
 
 
-def completion(tokens: list[TokenLogprob], offsets: Offsets) -> CompletionLogprobs:
+def completion(tokens: list[TokenLogprob], offsets: Offsets, count: int) -> CompletionLogprobs:
+    """`count` alternatives at most. The first token of a prompt has null for all."""
+    first = [is_first(token) for token in tokens]
     return CompletionLogprobs(
         [shown(token.piece) for token in tokens],
-        [bounded(token.logprob) for token in tokens],
-        [_alternatives(token) for token in tokens],
-        [offsets.next(token.piece) for token in tokens],
+        [None if none else bounded(token.logprob) for token, none in zip(tokens, first, strict=True)],
+        [None if none else _alternatives(token, count) for token, none in zip(tokens, first, strict=True)],
+        [offsets.next(b"" if token.hidden else token.piece) for token in tokens],
     )
 
 
-def _alternatives(token: TokenLogprob) -> dict[str, float]:
+def is_first(token: TokenLogprob) -> bool:
+    """Nothing comes before it, so that it has no logprob."""
+    return math.isnan(token.logprob) and not token.top
+
+
+def prompt(tokens: list[TokenLogprob], count: int) -> list[dict[str, PromptEntry] | None]:
+    """By position, then by token id: the token and `count` alternatives."""
+    return [None if is_first(token) else _entries(token, count) for token in tokens]
+
+
+def _entries(token: TokenLogprob, count: int) -> dict[str, PromptEntry]:
+    found = {str(id_): PromptEntry(bounded(logprob), rank, shown(piece)) for rank, (id_, piece, logprob) in enumerate(token.top, 1)}
+    own = found.get(str(token.token)) or PromptEntry(bounded(token.logprob), None, shown(token.piece))
+    return dict(list(found.items())[:count]) | {str(token.token): own}
+
+
+def _alternatives(token: TokenLogprob, count: int) -> dict[str, float]:
     """Text to log probability, the chosen token included; of tokens that read the same the likeliest stays."""
     found: dict[str, float] = {}
-    for _, piece, logprob in token.top:
+    for _, piece, logprob in token.top[:count]:
         found.setdefault(shown(piece), bounded(logprob))
     found.setdefault(shown(token.piece), bounded(token.logprob))
     return found

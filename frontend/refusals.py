@@ -4,11 +4,23 @@ The rule is 'never ignored in silence': a field either takes effect, or has a va
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from frontend.errors import invalid
 
-Neutral = Callable[[Any], bool]
+Schema = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Neutral:
+    """Which JSON values of a field change nothing, as a test and (None: there are none) as a JSON Schema."""
+
+    check: Callable[[Any], bool]
+    schema: Schema | None = None
+
+    def __call__(self, value: Any) -> bool:
+        return self.check(value)
 
 
 def _only(*values: Any) -> Neutral:
@@ -17,19 +29,15 @@ def _only(*values: Any) -> Neutral:
     def check(value: Any) -> bool:
         return any(value == neutral and isinstance(value, bool) == isinstance(neutral, bool) for neutral in values)
 
-    return check
+    return Neutral(check, {"enum": list(values)})
 
 
-def _text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _labels(value: Any) -> bool:
-    return isinstance(value, dict) and all(isinstance(item, str) for item in value.values())
-
-
-def _never(value: Any) -> bool:
-    return False
+_text = Neutral(lambda value: isinstance(value, str), {"type": "string"})
+_labels = Neutral(
+    lambda value: isinstance(value, dict) and all(isinstance(item, str) for item in value.values()),
+    {"type": "object", "additionalProperties": {"type": "string"}},
+)
+_never = Neutral(lambda value: False)
 
 
 # Fields that only identify or label: any value of the right type changes nothing about the answer.
@@ -37,22 +45,15 @@ _LABELS: dict[str, Neutral] = {"user": _text, "safety_identifier": _text, "promp
 
 _COMMON: dict[str, Neutral] = {
     **_LABELS,
-    "logit_bias": _only({}),
     "store": _only(False),
     "service_tier": _only("auto", "default"),
     "response_format": _only({"type": "text"}),
-    "min_tokens": _only(0),
     "length_penalty": _only(1),
     "use_beam_search": _only(False),
     "early_stopping": _only(False),
-    "prompt_logprobs": _never,
-    "truncate_prompt_tokens": _never,
-    "allowed_token_ids": _never,
-    "bad_words": _only([]),
     "spaces_between_special_tokens": _only(True),
     "detokenize": _only(True),
     "return_tokens_as_token_ids": _only(False),
-    "return_token_ids": _only(False),
     "logits_processors": _only([]),
     "vllm_xargs": _only({}),
     "kv_transfer_params": _never,
@@ -90,6 +91,8 @@ CHAT: dict[str, Neutral] = {
 }
 
 COMPLETION: dict[str, Neutral] = {**_COMMON, "suffix": _only("")}
+
+EMBEDDING: dict[str, Neutral] = {**_LABELS, "dimensions": _never, "normalize": _only(True)}
 
 TOKENIZE: dict[str, Neutral] = {
     "continue_final_message": _only(False),

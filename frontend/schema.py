@@ -1,18 +1,24 @@
 """Request bodies of the endpoints: the fields that are honoured, with their bounds. `frontend.bodies` decodes into these."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
+from frontend import bodies
+from frontend.answers import Extras
 from frontend.errors import invalid
 from messages.request import TokenId
-from messages.sampling import MAX_TOP_LOGPROBS, Probability, SamplingParams, StopRules, Temperature
+from messages.sampling import MAX_ALLOWED, MAX_TOP_LOGPROBS, Constraints, Probability, SamplingParams, StopRules, Temperature
 
 MAX_CHOICES = 64
 MAX_STOP_STRINGS = 16
+MAX_BAD_WORDS = 128
 DEFAULT_COMPLETION_TOKENS = 16
+OPENAI_DEFAULTS: dict[str, float] = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
+DEFAULTED = tuple(OPENAI_DEFAULTS)
 
 StopString = Annotated[str, msgspec.Meta(min_length=1)]
+BadWord = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
 Stop = StopString | Annotated[list[StopString], msgspec.Meta(max_length=MAX_STOP_STRINGS)]
 Penalty = Annotated[float, msgspec.Meta(ge=-2.0, le=2.0)]
 TokenLimit = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
@@ -31,30 +37,38 @@ class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class GenerationRequest(msgspec.Struct, kw_only=True):
-    """What chat and completions share. Defaults are OpenAI's; nothing is taken from a model's generation_config.
+    """What chat and completions share. Defaults are OpenAI's, but those of the fields in DEFAULTED may be the model's.
 
     `seed` is 0 to 2**63 - 1: what a sampler is seeded with has 63 bits, and two seeds must never be one. `stream_options` needs `stream`.
+    `truncate_prompt_tokens` -1 keeps as much of the prompt's end as leaves room for the answer.
     """
 
     model: str | None = None
     stream: bool = False
     stream_options: StreamOptions | None = None
-    temperature: Temperature = 1.0
-    top_p: Annotated[float, msgspec.Meta(gt=0.0, le=1.0)] = 1.0
-    top_k: TopK = 0
-    min_p: Probability = 0.0
+    temperature: Temperature | None = None
+    top_p: Annotated[float, msgspec.Meta(gt=0.0, le=1.0)] | None = None
+    top_k: TopK | None = None
+    min_p: Probability | None = None
     seed: Seed | None = None
     max_tokens: TokenLimit | None = None
     stop: Stop = msgspec.field(default_factory=list)
     stop_token_ids: Annotated[list[TokenId], msgspec.Meta(max_length=1024)] = []
     n: Annotated[int, msgspec.Meta(ge=1, le=MAX_CHOICES)] = 1
     ignore_eos: bool = False
+    min_tokens: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)] = 0
+    logit_bias: dict[str, float] = {}
+    allowed_token_ids: Annotated[list[TokenId], msgspec.Meta(min_length=1, max_length=MAX_ALLOWED)] | None = None
+    bad_words: Annotated[list[BadWord], msgspec.Meta(max_length=MAX_BAD_WORDS)] = []
     presence_penalty: Penalty = 0.0
     frequency_penalty: Penalty = 0.0
-    repetition_penalty: Annotated[float, msgspec.Meta(gt=0.0, le=100.0)] = 1.0
+    repetition_penalty: Annotated[float, msgspec.Meta(gt=0.0, le=100.0)] | None = None
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
     priority: Annotated[int, msgspec.Meta(ge=-100, le=100)] = 0
+    truncate_prompt_tokens: Annotated[int, msgspec.Meta(ge=-1, le=2**31 - 1)] | None = None
+    prompt_logprobs: TopLogprobs | None = None
+    return_token_ids: bool = False
     cache_salt: Annotated[str, msgspec.Meta(min_length=1, max_length=256)] | None = None
 
     @property
@@ -73,18 +87,45 @@ class GenerationRequest(msgspec.Struct, kw_only=True):
             message = "stream_options: include_obfuscation and continuous_usage_stats are not supported; leave them out."
             raise invalid(message, "stream_options", "unsupported_parameter")
 
-    def sampling(self, logprobs: int) -> SamplingParams:
-        """`logprobs` as in SamplingParams: -1 for none, else the number of alternatives."""
+    def check(self, max_tokens: int | None) -> None:
+        """What no single field shows. Raises ApiError 400."""
+        self.check_stream_options()
+        if self.stream and self.prompt_logprobs is not None:
+            raise invalid("prompt_logprobs is not supported in a stream.", "prompt_logprobs", "unsupported_parameter")
+        if self.truncate_prompt_tokens == 0:
+            raise invalid("truncate_prompt_tokens must be -1 or at least 1.", "truncate_prompt_tokens")
+        if max_tokens is not None and self.min_tokens > max_tokens:
+            raise invalid(f"min_tokens must not be above max_tokens ({max_tokens}).", "min_tokens")
+
+    def constraints(self) -> Constraints | None:
+        """None when there are none. Raises ApiError 400."""
+        bias = bodies.logit_bias(self.logit_bias)
+        if not (bias or self.allowed_token_ids or self.min_tokens or self.bad_words):
+            return None
+        return Constraints(bias=bias, allowed=self.allowed_token_ids or [], min_tokens=self.min_tokens, bad_words=self.bad_words)
+
+    def sampling(self, defaults: dict[str, float], logprobs: int, prompt_logprobs: int = -1) -> SamplingParams:
+        """`logprobs` as in SamplingParams: -1 for none, else the number of alternatives; at least so many `prompt_logprobs` as well.
+
+        `defaults` by field, where the model has its own.
+        """
+        chosen = {name: value for name in DEFAULTED if (value := getattr(self, name)) is not None}
+        values = OPENAI_DEFAULTS | defaults | chosen
         return SamplingParams(
-            temperature=self.temperature,
-            top_p=self.top_p,
-            top_k=max(self.top_k, 0),
-            min_p=self.min_p,
+            temperature=values["temperature"],
+            top_p=values["top_p"],
+            top_k=max(int(values["top_k"]), 0),
+            min_p=values["min_p"],
             presence_penalty=self.presence_penalty,
             frequency_penalty=self.frequency_penalty,
-            repetition_penalty=self.repetition_penalty,
+            repetition_penalty=values["repetition_penalty"],
             logprobs=logprobs,
+            prompt_logprobs=max(prompt_logprobs, -1 if self.prompt_logprobs is None else self.prompt_logprobs),
         )
+
+    def extras(self) -> Extras:
+        """What the answer says beyond its text."""
+        return Extras(-1 if self.prompt_logprobs is None else self.prompt_logprobs, self.return_token_ids)
 
     def stop_rules(self, max_tokens: int | None) -> StopRules:
         return StopRules(
@@ -107,13 +148,26 @@ class ChatRequest(GenerationRequest, kw_only=True):
 
 
 class CompletionRequest(GenerationRequest, kw_only=True):
-    """POST /v1/completions. `prompt`: a string, token ids, or a list of either."""
+    """POST /v1/completions. `prompt`: a string, token ids, or a list of either. `max_tokens` 0 only looks at the prompt."""
 
     prompt: Any
+    max_tokens: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)] | None = None
     logprobs: TopLogprobs | None = None
     echo: bool = False
     best_of: Annotated[int, msgspec.Meta(ge=1)] | None = None
     add_special_tokens: bool = True
+
+
+class EmbeddingRequest(msgspec.Struct, kw_only=True):
+    """POST /v1/embeddings. `input`: a string, token ids, or a list of either. `pooling`: what of the last hidden states is taken."""
+
+    input: Any
+    model: str | None = None
+    encoding_format: Literal["float", "base64"] = "float"
+    pooling: Literal["mean", "last"] = "mean"
+    add_special_tokens: bool = True
+    truncate_prompt_tokens: Annotated[int, msgspec.Meta(ge=-1, le=2**31 - 1)] | None = None
+    priority: Annotated[int, msgspec.Meta(ge=-100, le=100)] = 0
 
 
 class TokenizeRequest(msgspec.Struct, kw_only=True):

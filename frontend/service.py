@@ -4,10 +4,11 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
-from frontend import catalogue, health
+from frontend import catalogue, health, reference
 from frontend.chat import chat_completions
 from frontend.completions import completions
 from frontend.core import Core
+from frontend.embeddings import embeddings
 from frontend.errors import ApiError
 from frontend.explain import cancel_request, list_requests, show_request
 from frontend.middleware import Boundary, Handler, add_headers
@@ -29,6 +30,8 @@ def make_app(core: Core) -> web.Application:
     routes = app.router
     routes.add_get("/", _plain(core, health.hint))
     routes.add_get("/version", _plain(core, health.version))
+    routes.add_get("/openapi.json", _plain(core, reference.openapi))
+    routes.add_get("/docs", _plain(core, reference.docs))
     routes.add_get("/metrics", _plain(core, health.metrics))
     routes.add_get("/health", _plain(core, health.ready))
     routes.add_get("/health/live", _plain(core, health.live))
@@ -43,6 +46,7 @@ def make_app(core: Core) -> web.Application:
     routes.add_post("/detokenize", _when_ready(core, detokenize))
     routes.add_post("/v1/chat/completions", _counted(core, chat_completions))
     routes.add_post("/v1/completions", _counted(core, completions))
+    routes.add_post("/v1/embeddings", _counted(core, embeddings))
     return app
 
 

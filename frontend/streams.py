@@ -311,8 +311,8 @@ class Dispatcher:
             return
         if message.tokens:
             self._count(sequence, message.tokens)
-        if message.text or message.logprobs:
-            sequence.run.push((sequence.index, message if message.logprobs else message.text))
+        if message.text or message.logprobs or message.ids:
+            sequence.run.push((sequence.index, message if message.logprobs or message.ids or message.prompt else message.text))
 
     def _on_texts(self, message: Texts) -> None:
         """The loop that runs for every token. Raises ContractError."""

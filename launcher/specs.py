@@ -53,6 +53,7 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
     record_tokens: bool = False
     trace: str | None = None
     chat_template: str | None = None
+    generation_config: bool = True
     dummy_weights: bool = False
     tokenizers: int = 1
     frontends: int = 1
@@ -85,7 +86,16 @@ def cluster_specs(options: ClusterOptions, run_dir: str) -> list[ProcessSpec]:
     front = [
         FrontendArgs(**common(name), **place, tokenizers=tokenizers, peers=tuple(other for other in frontends if other != name)) for name in frontends
     ]
-    text = [TokenizerArgs(**common(name), model=options.model_path, frontends=frontends, chat_template=options.chat_template) for name in tokenizers]
+    text = [
+        TokenizerArgs(
+            **common(name),
+            model=options.model_path,
+            frontends=frontends,
+            chat_template=options.chat_template,
+            generation_config=options.generation_config,
+        )
+        for name in tokenizers
+    ]
     scheduler = SchedulerArgs(
         **common("scheduler"),
         tokenizers=tokenizers,

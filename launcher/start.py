@@ -82,6 +82,7 @@ def options_from(args: argparse.Namespace) -> ClusterOptions:
         record_tokens=args.record_tokens,
         trace=trace,
         chat_template=str(Path(template).resolve()) if template is not None else None,
+        generation_config=args.generation_config == "on",
         dummy_weights=args.dummy_weights,
         tokenizers=args.tokenizers,
         frontends=args.frontends,

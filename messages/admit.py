@@ -7,7 +7,7 @@ import msgspec
 from messages.explain import Explain
 from messages.key import Key
 from messages.request import Label, TokenId
-from messages.sampling import SamplingParams
+from messages.sampling import MAX_BAD_WORD_TOKENS, Constraints, Pooling, SamplingParams
 
 
 class Admit(msgspec.Struct, frozen=True, kw_only=True, tag="admit"):
@@ -16,6 +16,10 @@ class Admit(msgspec.Struct, frozen=True, kw_only=True, tag="admit"):
     `prompt`: i32 column of token ids, at least one. `end_ids`: tokens that end a sequence (end tokens of the model unless ignored, and the
     request's stop_token_ids). `max_tokens` None means up to the context limit. Answered with rows in `messages.tokens.Tokens`, the
     last of which carries a finish, or with one `messages.tokens.Refused` per key.
+
+    `banned`: the bad words of `constraints` as tokens, one or more each.
+
+    `pooling`: the sums of hidden states that make an embedding of the prompt come in `messages.tokens.PromptScores`.
 
     `tenant` shares the machine fairly with other tenants. `cache_salt` and `tenant` together name the prefix cache this prompt may
     read and feed: requests that differ in either never see each other's blocks.
@@ -31,6 +35,9 @@ class Admit(msgspec.Struct, frozen=True, kw_only=True, tag="admit"):
     priority: int = 0
     tenant: Label = ""
     cache_salt: Label = ""
+    constraints: Constraints | None = None
+    pooling: Pooling = ""
+    banned: list[Annotated[list[TokenId], msgspec.Meta(min_length=1, max_length=MAX_BAD_WORD_TOKENS)]] = []
 
 
 class Abort(msgspec.Struct, frozen=True, tag="abort"):

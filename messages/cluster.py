@@ -5,12 +5,15 @@ import msgspec
 # Phases of a process, in order. `detail` in a report says more ("loading weights 43 %").
 STARTING, LOADING, READY, STALLED, STOPPING, DEAD = "starting", "loading", "ready", "stalled", "stopping", "dead"
 
+DEFAULT = "default_"
+
 
 class ProcessReport(msgspec.Struct, frozen=True, kw_only=True, tag="report"):
     """A process about itself, to the supervisor: at every phase change and twice a second as a heartbeat.
 
     `incarnation` counts starts of this name and is given by the supervisor. `gauges` are numbers now; `counters` only rise within one
-    incarnation; `facts` are fixed once ready (the scheduler's: context, wanted_context, block_size, blocks, slots; the tokenizer's: chat).
+    incarnation; `facts` are fixed once ready (the scheduler's: context, wanted_context, block_size, blocks, slots; the tokenizer's: chat, and
+    DEFAULT followed by the name of a sampling field: what requests that leave it out get).
     """
 
     name: str

@@ -1,6 +1,6 @@
 """Into a worker from the scheduler: what to compute in one step. Only changes travel; the worker keeps all per-slot state.
 
-A worker applies the parts of a plan in this order: release, admit, append, copies, prefill and decode (one batch), sample.
+A worker applies the parts of a plan in this order: release, admit with bias, append, copies, prefill and decode (one batch), scores, sample.
 """
 
 import msgspec
@@ -18,7 +18,7 @@ class Admissions(msgspec.Struct, frozen=True, kw_only=True):
     `prompt_len` tells prompt tokens from generated ones for the penalties; after a preemption or a worker restart a row is admitted again
     and its generated tokens are prefilled behind the prompt, so the penalties and the position-keyed randomness continue exactly.
     `seen_slot`/`seen_count`/`seen_tokens` (i32; tokens concatenated) name tokens a row already holds through cached blocks; only rows with
-    penalties need them.
+    penalties need them, and rows with words (see Biases) when some of them were generated.
     """
 
     slot: bytes
@@ -35,6 +35,47 @@ class Admissions(msgspec.Struct, frozen=True, kw_only=True):
     seen_slot: bytes = b""
     seen_count: bytes = b""
     seen_tokens: bytes = b""
+
+
+class Biases(msgspec.Struct, frozen=True, kw_only=True):
+    """Changes to the logits of some of the rows admitted in this plan, before penalties. Per row: `slot` i32, `closed` u8, `count` i32.
+
+    `token` i32, `value` f32 and `since` i32 are concatenated, `count` each, no token twice: `value` is added to the logit of `token`; minus
+    infinity, and any value while the row has fewer than `since` tokens (prompt included), mean that it is not chosen. In a closed row only tokens
+    named here are.
+
+    Words: the last token of a word is not chosen when the row's generated tokens end with the others. `word_slot` and `word_count` (2 or more)
+    i32, `word_tokens` i32 concatenated.
+    """
+
+    slot: bytes
+    closed: bytes
+    count: bytes
+    token: bytes
+    value: bytes
+    since: bytes
+    word_slot: bytes = b""
+    word_count: bytes = b""
+    word_tokens: bytes = b""
+
+
+POOLED = -1
+"""In the `top` column of Scores."""
+
+
+class Scores(msgspec.Struct, frozen=True, kw_only=True):
+    """Positions inside this plan's prompt chunks whose logprobs or hidden states are wanted, answered with `messages.result.ScoreColumns`.
+
+    Per row i32: `slot`, `start` (the first such position), `count` >= 1, `top` (number of alternatives). `tokens` i32, concatenated: the token
+    that follows each of them in the prompt, whose logprob it is. A row whose `top` is POOLED has no tokens here: it wants the sum of the model's
+    last hidden states at its positions.
+    """
+
+    slot: bytes
+    start: bytes
+    count: bytes
+    top: bytes
+    tokens: bytes
 
 
 class Appends(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,10 +118,12 @@ class StepPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
     step: int
     release: bytes = b""
     admit: Admissions | None = None
+    bias: Biases | None = None
     append: Appends | None = None
     copies: Copies | None = None
     prefill: Prefills | None = None
     decode: bytes | None = b""
+    scores: Scores | None = None
 
 
 class Shutdown(msgspec.Struct, frozen=True, tag="shutdown"):

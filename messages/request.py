@@ -6,7 +6,7 @@ import msgspec
 
 from messages.explain import Explain
 from messages.key import Key
-from messages.sampling import SamplingParams, StopRules
+from messages.sampling import Constraints, Pooling, SamplingParams, StopRules
 
 TokenId = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 Label = Annotated[str, msgspec.Meta(max_length=256)]
@@ -34,6 +34,10 @@ Prompt = ChatPrompt | TextPrompt | TokenPrompt
 class Generate(msgspec.Struct, frozen=True, kw_only=True, tag="generate"):
     """Start one prompt. `keys` has one entry per choice (n); `seeds` (0 <= s < 2**63) is as long as `keys`.
 
+    `stop.max_tokens` 0 generates nothing: the prompt alone is computed, for its logprobs. `truncate` keeps the last so many tokens of the prompt
+    (-1: as many as fit with what is to be generated). `with_ids` asks for the token ids of prompt and answer. `pooling`
+    asks for an embedding of the prompt, and `stop.max_tokens` is 0 then.
+
     The tokenizer answers with `messages.text.Started` then deltas and one `Ended` per key, or with one `Ended` per key at once.
     """
 
@@ -48,6 +52,10 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True, tag="generate"):
     echo: bool = False
     tenant: Label = ""
     cache_salt: Label = ""
+    constraints: Constraints | None = None
+    truncate: Annotated[int, msgspec.Meta(ge=-1, le=2**31 - 1)] | None = None
+    with_ids: bool = False
+    pooling: Pooling = ""
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel"):

@@ -32,6 +32,23 @@ class Attached(msgspec.Struct, frozen=True, kw_only=True, tag="attached"):
     vocab: int
 
 
+class ScoreColumns(msgspec.Struct, frozen=True, kw_only=True):
+    """What the plan's Scores asked for; `slot`, `start`, `count` and `top` are as there.
+
+    Logprobs: one value of `chosen` (f32) for each position, and `top` values of `top_ids` (i32) and `top_values` (f32), best first. `states` f32: one
+    vector, as long as the model's hidden size, for each POOLED row.
+    """
+
+    slot: bytes
+    start: bytes
+    count: bytes
+    top: bytes
+    chosen: bytes
+    top_ids: bytes
+    top_values: bytes
+    states: bytes = b""
+
+
 class StepResult(msgspec.Struct, frozen=True, kw_only=True, tag="result"):
     """Sampled rows of one step: first the prefills with sample=1 in plan order, then the decode rows by slot.
 
@@ -45,6 +62,7 @@ class StepResult(msgspec.Struct, frozen=True, kw_only=True, tag="result"):
     token: bytes
     status: bytes
     logprobs: LogprobColumns | None = None
+    scores: ScoreColumns | None = None
     seconds: float = 0.0
     queued: float = 0.0
 

@@ -25,12 +25,16 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
-    """One generated token and its alternatives. `piece` is the token's own bytes; `top` is (id, bytes, logprob), best first."""
+    """One token and its alternatives. `piece` is the token's own bytes; `top` is (id, bytes, logprob), best first.
+
+    `hidden`: it leaves no text. The first token of a prompt has no logprob (NaN).
+    """
 
     token: int
     piece: bytes
     logprob: float
     top: list[tuple[int, bytes, float]]
+    hidden: bool = False
 
 
 class Started(msgspec.Struct, frozen=True, tag="started"):
@@ -40,32 +44,36 @@ class Started(msgspec.Struct, frozen=True, tag="started"):
     prompt_tokens: int
 
 
-class TextDelta(msgspec.Struct, frozen=True, tag="delta"):
+class TextDelta(msgspec.Struct, frozen=True, omit_defaults=True, tag="delta"):
     """New text of one sequence. concat(text of a key) is its whole output; never holds half a character or text later taken back.
 
     `tokens` is how many generated tokens this delta accounts for (may be 0 or more than 1); `logprobs` has one entry for each of them
-    if logprobs were asked for.
+    if logprobs were asked for, `ids` one if ids were. `prompt` has the prompt's logprobs and `prompt_ids` its token ids, in the first message of a
+    key that asked for them.
     """
 
     key: Key
     text: str
     tokens: int
     logprobs: list[TokenLogprob] = []
+    ids: list[int] = []
+    prompt: list[TokenLogprob] = []
+    prompt_ids: list[int] = []
 
 
 class Texts(msgspec.Struct, frozen=True, tag="texts"):
-    """What one step gave for many sequences of one frontend: `texts` and `tokens` are those of a TextDelta without logprobs for each of `keys`."""
+    """What one step gave for many sequences of one frontend: `texts` and `tokens` are those of a TextDelta of nothing else for each of `keys`."""
 
     keys: list[Key]
     texts: list[str]
     tokens: list[Annotated[int, msgspec.Meta(ge=0)]]
 
 
-class Ended(msgspec.Struct, frozen=True, kw_only=True, tag="ended"):
+class Ended(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="ended"):
     """The last message of a key: a finish reason (`stop`, `length`) or a problem, exactly one of them.
 
-    `text`/`tokens`/`logprobs` as in TextDelta. `stop_reason` is the stop string or stop token id that matched, None for an end token.
-    Totals are of the whole sequence.
+    The fields that a TextDelta has are as there. `stop_reason` is the stop string or stop token id that matched, None for an end token.
+    Totals are of the whole sequence. `embedding` f32 is that of the prompt, of length 1, if one was asked for.
     """
 
     key: Key
@@ -74,9 +82,13 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True, tag="ended"):
     text: str = ""
     tokens: int = 0
     logprobs: list[TokenLogprob] = []
+    ids: list[int] = []
+    prompt: list[TokenLogprob] = []
+    prompt_ids: list[int] = []
     stop_reason: str | int | None = None
     completion_tokens: int = 0
     cached_tokens: int = 0
+    embedding: bytes = b""
 
 
 class Tokenized(msgspec.Struct, frozen=True, tag="tokenized"):

@@ -39,6 +39,23 @@ class Tokens(msgspec.Struct, frozen=True, kw_only=True, tag="tokens"):
     cached: dict[int, int] = {}
 
 
+class PromptScores(msgspec.Struct, frozen=True, kw_only=True, tag="scores"):
+    """Logprobs of the prompt tokens of `key` behind position `start`: `chosen` f32; `top` alternatives of each in `top_ids` i32, `top_values` f32.
+
+    They come in order of position, each once, before the first token of the key. For a key that pools, `states` f32 is the sum of the hidden states
+    at `count` positions from `start` on, and there are no logprobs.
+    """
+
+    key: Key
+    start: int
+    top: int
+    chosen: bytes
+    top_ids: bytes
+    top_values: bytes
+    count: int = 0
+    states: bytes = b""
+
+
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
     """The scheduler did not accept this key; nothing else will come for it."""
 
@@ -46,4 +63,4 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
     problem: Problem
 
 
-FromScheduler = Tokens | Refused | Explained
+FromScheduler = Tokens | PromptScores | Refused | Explained

@@ -1,6 +1,6 @@
 """How an offline request is sampled and ended: the request fields of the HTTP API under their own names."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -27,6 +27,10 @@ class SamplingParams:
     frequency_penalty: float | None = None
     repetition_penalty: float | None = None
     logprobs: int | None = None
+    min_tokens: int | None = None
+    logit_bias: Mapping[int, float] | None = None
+    allowed_token_ids: Sequence[int] | None = None
+    bad_words: Sequence[str] | None = None
 
     def body(self, chat: bool) -> dict[str, Any]:
         """The request fields. Chat spells logprobs as a flag and `top_logprobs`."""

@@ -3,6 +3,7 @@
 from messages.admit import Admit
 from messages.text import Problem
 from scheduler.args import SchedulerArgs
+from scheduler.bias import Bias
 from scheduler.requests import misfit, objection
 from scheduler.session import Session
 from scheduler.tally import Tally
@@ -20,11 +21,11 @@ class Door:
         self._tally = tally
         self._throughput = throughput
 
-    def refusal(self, admit: Admit, tokens: I32, session: Session | None) -> Problem | None:
-        """Why this request is not let in, or None. `tokens` is its prompt."""
+    def refusal(self, admit: Admit, tokens: I32, bias: Bias | None, session: Session | None) -> Problem | None:
+        """Why this request is not let in, or None. `tokens` is its prompt, `bias` what its constraints come to."""
         problem = objection(tokens, admit.max_tokens)
         if problem is None and session is not None:
-            problem = misfit(tokens, session.geometry)
+            problem = misfit(tokens, bias, session.geometry)
         leaving = 0 if session is None else session.slots.free
         return problem or self._queue_full(len(admit.keys), tokens.size * len(admit.keys), leaving)
 

@@ -14,6 +14,7 @@ from messages.result import OK, Attached, FromWorker, StepFailed, StepResult, Wo
 from messages.text import Problem
 from messages.tokens import FINISH_END_TOKEN, FINISH_ERROR, FINISH_LENGTH, Refused
 from scheduler.args import SchedulerArgs
+from scheduler.bias import Bias, bias_of
 from scheduler.delivery import Delivery, Logprobs, Sampled, failure, read_result
 from scheduler.door import Door
 from scheduler.errors import ContractError, InvariantError, require
@@ -22,7 +23,8 @@ from scheduler.finish import finish_of
 from scheduler.geometry import Geometry, geometry_of
 from scheduler.pace import Pace
 from scheduler.policy import Policy
-from scheduler.requests import WAITING, Request, misfit, read_admit, salt_of
+from scheduler.requests import WAITING, Request, misfit, read_admit, reads_prompt, salt_of
+from scheduler.scores import delivered
 from scheduler.session import InFlight, Session
 from scheduler.shares import Shares
 from scheduler.slots import Places, Slots
@@ -198,7 +200,8 @@ class Engine:
 
     def _on_admit(self, admit: Admit, now: float) -> None:
         tokens = read_admit(admit, self._tokenizers)
-        problem = self._closing or self._door.refusal(admit, tokens, self.session)
+        bias = bias_of(admit, tokens.size)
+        problem = self._closing or self._door.refusal(admit, tokens, bias, self.session)
         leader: Request | None = None
         duplicate = Problem(status=409, code="duplicate_key", message="a sequence of this key is running")
         for key, seed in zip(admit.keys, admit.seeds, strict=True):
@@ -207,12 +210,12 @@ class Engine:
                 self.tally.add("refused")
                 self._out.append((admit.tokenizer, Refused(key, refusal)))
                 continue
-            request = self._accept(admit, key, seed, tokens, leader, now)
+            request = self._accept(admit, key, seed, tokens, bias, leader, now)
             if leader is None:
                 leader = request
                 self.tally.add("prompt_tokens", tokens.size)
 
-    def _accept(self, admit: Admit, key: int, seed: int, tokens: I32, leader: Request | None, now: float) -> Request:
+    def _accept(self, admit: Admit, key: int, seed: int, tokens: I32, bias: Bias | None, leader: Request | None, now: float) -> Request:
         self._arrivals += 1
         request = Request(
             key=key,
@@ -230,8 +233,9 @@ class Engine:
             tenant=admit.tenant,
             salt=salt_of(admit, leader, self._arrivals, self._args.prefix_cache),
             fitted=self.session is not None,
-            leader=leader,
-        )
+            leader=None if reads_prompt(admit) else leader,
+            bias=bias, top_scores=admit.sampling.prompt_logprobs, pooling=admit.pooling,
+        )  # fmt: skip
         self._live[key] = request
         self._shares.join(request.tenant)
         self._waiting.push(request)
@@ -282,6 +286,7 @@ class Engine:
             if result.step != awaited.step:
                 raise ContractError(f"the result of step {result.step} came before that of step {awaited.step}")
             sampled = read_result(result, awaited.sampled, session.geometry.vocab)
+            scored = list(delivered(session.slots, awaited.scores, result.scores))
         except ContractError as error:
             self._session_broken(session, [awaited], str(error))
             raise
@@ -290,6 +295,7 @@ class Engine:
         self._throughput.add(awaited.prefill + awaited.rows, now - max(awaited.sent, self._progress))
         self._pace.add(awaited.prefill, awaited.rows, result.seconds)
         self._progress = now
+        self._out += [(self._args.tokenizers[number], message) for number, message in scored]
         self._deliver(session, sampled)
 
     def _deliver(self, session: Session, sampled: Sampled) -> None:
@@ -385,7 +391,7 @@ class Engine:
         self.session = Session(attached.session, geometry, self._args, self.tally)
         self._progress = now
         for request in self._waiting.all():
-            problem = misfit(request.tokens, geometry)
+            problem = misfit(request.tokens, request.bias, geometry)
             if problem is not None and request.fitted:
                 problem = Problem(status=503, code="worker_lost", message="the model came back too small for this sequence: " + problem.message)
             if problem is not None:

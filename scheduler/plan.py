@@ -40,13 +40,18 @@ def _has_penalties(sampling: SamplingParams) -> bool:
     return sampling.presence_penalty != 0.0 or sampling.frequency_penalty != 0.0 or sampling.repetition_penalty != 1.0
 
 
+def _has_spoken(row: Request, cached: int) -> bool:
+    """Its bad words may have begun among its `cached` tokens."""
+    return row.bias is not None and bool(row.bias.words) and cached > row.prompt_len
+
+
 def admissions(admitted: list[tuple[Request, int]]) -> Admissions | None:
     """Columns of rows that have just been given their slots."""
     if not admitted:
         return None
     rows = [row for row, _ in admitted]
     sampling = [row.sampling for row in rows]
-    seen = [(row, cached) for row, cached in admitted if cached and _has_penalties(row.sampling)]
+    seen = [(row, cached) for row, cached in admitted if cached and (_has_penalties(row.sampling) or _has_spoken(row, cached))]
     return Admissions(
         slot=pack_i32([row.slot for row in rows]),
         prompt_len=pack_i32([row.prompt_len for row in rows]),

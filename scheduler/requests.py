@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 
 from messages.admit import Admit
-from messages.sampling import SamplingParams
+from messages.sampling import Pooling, SamplingParams
 from messages.text import Problem
+from scheduler.bias import Bias
 from scheduler.errors import ContractError
 from scheduler.geometry import Geometry
 from transport.columns import I32, ColumnError, view_i32
@@ -21,6 +22,8 @@ class Request:
     time. `salt` names the prefixes it may share, None when it shares nothing. `leader` is the first choice of the same prompt, None for the
     first itself. `fitted`: it has been checked against a worker's geometry. `ran`: it had a slot before. `cached`: tokens it did not have to
     compute when it first got one. `hit`: cached tokens last seen while it waited, None before. `passes`: how often others went past it.
+    `bias`: changes to its logits. `top_scores`: alternatives of its prompt's logprobs, -1 when none are wanted; those at positions below `scored`
+    have been delivered. `pooling`: it wants sums of hidden states instead.
     """
 
     key: int
@@ -39,6 +42,10 @@ class Request:
     salt: str | None
     fitted: bool
     leader: "Request | None" = None
+    bias: Bias | None = None
+    top_scores: int = -1
+    scored: int = 0
+    pooling: Pooling = ""
     slot: int = WAITING
     ran: bool = False
     cached: int = 0
@@ -63,8 +70,18 @@ def read_admit(admit: Admit, tokenizers: dict[str, int]) -> I32:
         raise ContractError(f"admit with a bad prompt column: {error}") from error
 
 
+def reads_prompt(admit: Admit) -> bool:
+    """It wants logprobs or hidden states of its prompt."""
+    return admit.sampling.prompt_logprobs >= 0 or admit.pooling != ""
+
+
 def salt_of(admit: Admit, leader: Request | None, order: int, cache: bool) -> str | None:
-    """Requests of one salt share prefixes. Without the `cache` only the choices of one prompt do: `order` is that of the first."""
+    """Requests of one salt share prefixes. Without the `cache` only the choices of one prompt do: `order` is that of the first.
+
+    A request that wants logprobs or hidden states of its prompt shares nothing: they come only from computing it.
+    """
+    if reads_prompt(admit):
+        return None
     if cache:
         return f"{len(admit.tenant)}:{admit.tenant}{admit.cache_salt}"
     if leader is not None:
@@ -81,7 +98,7 @@ def objection(tokens: I32, max_tokens: int | None) -> Problem | None:
     return None
 
 
-def misfit(tokens: I32, geometry: Geometry) -> Problem | None:
+def misfit(tokens: I32, bias: Bias | None, geometry: Geometry) -> Problem | None:
     """Why these tokens and one more cannot run on this worker, or None."""
     if tokens.size + 1 > geometry.context:
         return Problem(
@@ -92,4 +109,6 @@ def misfit(tokens: I32, geometry: Geometry) -> Problem | None:
         )
     if tokens.min() < 0 or tokens.max() >= geometry.vocab:
         return Problem(status=400, code="invalid_token", message=f"token ids must be 0 to {geometry.vocab - 1}", param="prompt")
+    if bias is not None and bias.largest >= geometry.vocab:
+        return Problem(status=400, code="invalid_token", message=f"token ids to favour or to avoid must be 0 to {geometry.vocab - 1}")
     return None

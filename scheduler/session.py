@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from messages.plan import StepPlan
+from messages.plan import Scores, StepPlan
 from scheduler.args import SchedulerArgs
+from scheduler.bias import biases
 from scheduler.blocks import Columns
 from scheduler.errors import InvariantError, require
 from scheduler.geometry import Geometry
@@ -18,6 +19,7 @@ from scheduler.headroom import Headroom
 from scheduler.plan import Chunk, Composition, admissions, appends, copies, prefills
 from scheduler.pool import Pool
 from scheduler.requests import WAITING, Request
+from scheduler.scores import scores
 from scheduler.slots import RUNNING, Places, Slots
 from scheduler.tally import Tally
 from scheduler.waiting import seniority
@@ -26,7 +28,8 @@ from transport.columns import I32, pack_slots
 
 @dataclass(frozen=True, slots=True)
 class InFlight:
-    """A plan whose result is awaited. `sampled`: the slot column its result must have; `prefill` tokens and decode `rows`; `sent`: when."""
+    """A plan whose result is awaited. `sampled`: the slot column its result must have; `prefill` tokens and decode `rows`; `sent`: when; `scores`:
+    prompt positions whose logprobs it must have."""
 
     step: int
     sampled: bytes
@@ -34,6 +37,7 @@ class InFlight:
     prefill: int
     rows: int
     sent: float
+    scores: Scores | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,17 +222,20 @@ class Session:
         touched = np.concatenate([np.asarray([chunk.slot for chunk in composition.chunks], dtype=np.int32), composition.decode])
         self.slots.last_step[touched] = self._step
         prefill = sum(chunk.count for chunk in composition.chunks)
-        self.inflight.append(InFlight(self._step, sampled, touched, prefill, composition.decode.size, now))
+        scored = scores(self.slots, composition.chunks)
+        self.inflight.append(InFlight(self._step, sampled, touched, prefill, composition.decode.size, now, scored))
         self.headroom.planned()
         sealed = StepPlan(
             session=self.number,
             step=self._step,
             release=np.asarray(self._released, dtype=np.int32).tobytes(),
             admit=admissions(composition.admitted),
+            bias=biases([(request.slot, request.bias) for request, _ in composition.admitted if request.bias is not None]),
             append=appends([self.pool.swaps(self._step), *composition.appends]),
             copies=copies(composition.copies),
             prefill=prefills(self.slots, composition.chunks),
             decode=None if decode and decode == self._decode else decode,
+            scores=scored,
         )
         self._released = []
         self._decode = decode

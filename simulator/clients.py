@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from messages.admit import Abort, Admit
@@ -68,7 +69,7 @@ class Clients:
             keys=keys,
             seeds=keys,
             prompt=job.prompt.tobytes(),
-            sampling=job.sampling,
+            sampling=replace(job.sampling, prompt_logprobs=-1),  # no worker here can tell them
             end_ids=[end_token(self._vocab)],
             max_tokens=job.max_tokens,
             priority=job.priority,

@@ -12,8 +12,9 @@ from typing import Any
 import zmq
 
 from checkpoint.errors import CheckpointError
+from checkpoint.sampling import sampling_defaults
 from checkpoint.shapes import SHAPES
-from messages.cluster import DEAD, LOADING, READY, STOPPING, ClusterState
+from messages.cluster import DEAD, DEFAULT, LOADING, READY, STOPPING, ClusterState
 from tokenizer_proc.args import TokenizerArgs
 from tokenizer_proc.cluster_view import SCHEDULER
 from tokenizer_proc.dummy_source import dummy_vocabulary
@@ -112,10 +113,13 @@ class Pulse:
         return self.last is None or time.monotonic() - self.last < STUCK_SECONDS
 
 
-async def serve(args: TokenizerArgs, encoder: PromptEncoder, lifetime: Lifetime, reporter: Reporter, pulse: Pulse) -> None:
-    """Run until the lifetime ends."""
+async def serve(
+    args: TokenizerArgs, encoder: PromptEncoder, defaults: dict[str, float], lifetime: Lifetime, reporter: Reporter, pulse: Pulse
+) -> None:
+    """Run until the lifetime ends. `defaults`: of the sampling fields."""
     process = Process(args, encoder, asyncio.get_running_loop())
-    reporter.facts(chat=int(encoder.template is not None), vocab=encoder.vocabulary.size)
+    facts = {f"{DEFAULT}{name}": value for name, value in defaults.items()}
+    reporter.facts(chat=int(encoder.template is not None), vocab=encoder.vocabulary.size, **facts)
     reporter.phase(LOADING, "waiting for the cluster's state")
     while not lifetime.stopping.is_set():
         pulse.last = time.monotonic()
@@ -131,6 +135,15 @@ def load_encoder(args: TokenizerArgs) -> PromptEncoder:
     return PromptEncoder(vocabulary, load_template(vocabulary.template, args.chat_template, vocabulary.names))
 
 
+def load_defaults(args: TokenizerArgs) -> dict[str, float]:
+    """Sampling defaults of the model, said in the log. Raises CheckpointError."""
+    defaults = sampling_defaults(Path(args.model)) if args.generation_config and not args.model_shape else {}
+    if defaults:
+        values = ", ".join(f"{name} {value:g}" for name, value in defaults.items())
+        log.info("requests that do not say otherwise are sampled as generation_config.json says: %s (--generation-config off: not)", values)
+    return defaults
+
+
 def main() -> int:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # one thread a text; the pool's threads are the parallelism
     args = read_arguments(TokenizerArgs)
@@ -139,13 +152,13 @@ def main() -> int:
     reporter = Reporter(args, pulse.alive)
     reporter.phase(LOADING, "reading the vocabulary")
     try:
-        encoder = load_encoder(args)
+        encoder, defaults = load_encoder(args), load_defaults(args)
     except (VocabularyError, CheckpointError) as error:
         log.error("%s", error)
         reporter.phase(DEAD, str(error))
         reporter.close()
         return 1
-    asyncio.run(serve(args, encoder, lifetime, reporter, pulse))
+    asyncio.run(serve(args, encoder, defaults, lifetime, reporter, pulse))
     reporter.close()
     return 0
 

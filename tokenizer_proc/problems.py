@@ -43,6 +43,16 @@ def bad_messages(sentence: str) -> Problem:
     return Problem(status=400, code="invalid_messages", message=sentence, param="messages")
 
 
+def bad_word(word: str, most: int) -> Problem:
+    message = f"bad_words: {word[:80]!r} must be 1 to {most} tokens of this model."
+    return Problem(status=400, code="invalid_bad_words", message=message, param="bad_words")
+
+
+def too_many_logprobs(tokens: int, alternatives: int, most: int) -> Problem:
+    message = f"Logprobs of a prompt of {tokens} tokens with {alternatives} alternatives each are more than {most} values; ask for fewer."
+    return Problem(status=400, code="too_many_logprobs", message=message, param="logprobs")
+
+
 def bad_stop(sentence: str) -> Problem:
     return Problem(status=400, code="invalid_stop", message=sentence, param="stop")
 

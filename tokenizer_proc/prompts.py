@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from messages.request import ChatPrompt, Prompt, TextPrompt, TokenPrompt
+from messages.sampling import MAX_BAD_WORD_TOKENS
 from tokenizer_proc import problems
 from tokenizer_proc.detokenizer import decode
 from tokenizer_proc.errors import RequestError
@@ -20,9 +21,10 @@ class PromptEncoder:
     vocabulary: Vocabulary
     template: ChatTemplate | None
 
-    def encode(self, prompt: Prompt, context: int | None = None) -> list[int]:
-        """Ids of a prompt that leaves room for one more token in `context` (None: any length). Raises RequestError (400).
+    def encode(self, prompt: Prompt, context: int | None = None, keep: int | None = None) -> list[int]:
+        """Ids of a prompt that leaves room for one more token in `context` (None: any length); the last `keep` of them, if given.
 
+        Raises RequestError (400).
         Chat prompts get no special tokens but those the template writes. A text too long for the context by its size is not encoded at all.
         """
         param = param_of(prompt)
@@ -30,14 +32,27 @@ class PromptEncoder:
             ids = prompt.ids
         else:
             text, add_special_tokens = self._text(prompt)
-            if context is None:
+            if context is None or keep is not None:
                 _refuse_large(text, param)
             else:
                 self._refuse_by_size(text, context, param)
                 self._refuse_by_slices(text, context, param)
             ids = self.vocabulary.encode(text, add_special_tokens)
+        ids = ids if keep is None else ids[-keep:]
         self._check(ids, context, param)
         return ids
+
+    def forbidden(self, words: list[str]) -> list[list[int]]:
+        """Each word as its tokens, and as those it has behind a space. Raises RequestError (400) for one that has none or too many."""
+        found: list[list[int]] = []
+        for word in words:
+            for text in (word, f" {word}"):
+                ids = self.vocabulary.encode(text, add_special_tokens=False)
+                if not 0 < len(ids) <= MAX_BAD_WORD_TOKENS:
+                    raise RequestError(problems.bad_word(word, MAX_BAD_WORD_TOKENS))
+                if ids not in found:
+                    found.append(ids)
+        return found
 
     def echo(self, prompt: Prompt, ids: list[int], skip_special: bool) -> str:
         """The prompt as text: as the client wrote it, or decoded from its ids."""

@@ -8,6 +8,7 @@ from messages.request import Generate
 from messages.text import FINISH_LENGTH, FINISH_STOP, Ended, TextDelta, TokenLogprob
 from messages.tokens import FINISH_END_TOKEN, RUNNING
 from tokenizer_proc.detokenizer import Detokenizer
+from tokenizer_proc.extras import Extras
 from tokenizer_proc.stops import StopMatcher
 
 
@@ -39,6 +40,7 @@ class Sequence:
     stops: StopMatcher
     reasons: dict[int, str | int]
     prefix: str = ""
+    extras: Extras | None = None
     tokens: int = 0
     cached: int = 0
     unsaid: int = 0
@@ -46,16 +48,37 @@ class Sequence:
 
     def take(self, token: int, finish: int, logprob: TokenLogprob | None) -> TextDelta | Ended | None:
         """The next generated token; what the frontend is to hear now, if anything. Tokens whose text is held back are told with later text."""
+        extras = self.extras
+        if extras is not None and extras.silent:
+            return self._prompt_only(extras)
         self.tokens += 1
         self.unsaid += 1
         if logprob is not None:
             self.logprobs.append(logprob)
-        text = "" if finish == FINISH_END_TOKEN else self.stops.push(self.detokenizer.push(token))
+        text = "" if finish == FINISH_END_TOKEN else self.detokenizer.push(token)
+        if extras is None:
+            text = self.stops.push(text)
+        else:
+            extras.note(token)
+            text = self.stops.push(text) if self.tokens > extras.min_tokens else text
         if finish != RUNNING or self.stops.matched is not None:
             return self._end(token, finish, text)
         if not text:
             return None
-        return TextDelta(self.key, self._said(text), *self._account())
+        told = () if extras is None else extras.told()
+        return TextDelta(self.key, self._said(text), *self._account(), *told)
+
+    def _prompt_only(self, extras: Extras) -> Ended:
+        _, scores, prompt_ids = extras.told()
+        return Ended(
+            key=self.key,
+            finish=FINISH_LENGTH,
+            text=self._said(""),
+            prompt=scores,
+            prompt_ids=prompt_ids,
+            cached_tokens=self.cached,
+            embedding=b"" if extras.embedding is None else extras.embedding.vector(),
+        )
 
     def _end(self, token: int, finish: int, text: str) -> Ended:
         if self.stops.matched is None:
@@ -68,12 +91,16 @@ class Sequence:
                 text += reason
         stopped = finish == FINISH_END_TOKEN or self.stops.matched is not None
         tokens, logprobs = self._account()
+        ids, scores, prompt_ids = ([], [], []) if self.extras is None else self.extras.told()
         return Ended(
             key=self.key,
             finish=FINISH_STOP if stopped else FINISH_LENGTH,
             text=self._said(text),
             tokens=tokens,
             logprobs=logprobs,
+            ids=ids,
+            prompt=scores,
+            prompt_ids=prompt_ids,
             stop_reason=reason,
             completion_tokens=self.tokens,
             cached_tokens=self.cached,

@@ -10,13 +10,14 @@ from messages.admit import Abort, Admit
 from messages.cluster import ClusterState
 from messages.explain import Explain, Explained
 from messages.key import Key
-from messages.request import Cancel, Detokenize, FromFrontend, Generate, Tokenize
+from messages.request import Cancel, Detokenize, FromFrontend, Generate, Tokenize, TokenPrompt
 from messages.text import Detokenized, Ended, Problem, Started, Tokenized
-from messages.tokens import FINISH_ERROR, FromScheduler, Refused, Tokens
+from messages.tokens import FINISH_ERROR, FromScheduler, PromptScores, Refused, Tokens
 from tokenizer_proc import problems
 from tokenizer_proc.cluster_view import SCHEDULER, ClusterView
 from tokenizer_proc.detokenizer import Detokenizer, decode
 from tokenizer_proc.errors import RequestError
+from tokenizer_proc.extras import extras_of
 from tokenizer_proc.prompts import PromptEncoder, size_of
 from tokenizer_proc.sequences import Sequence, Sequences, end_rules
 from tokenizer_proc.step_texts import Send, StepTexts
@@ -26,6 +27,10 @@ from tokenizer_proc.token_rows import TokenRow, read_rows
 from transport.columns import ColumnError, pack_i32
 
 Accepted = FromFrontend | FromScheduler
+MAX_PROMPT_LOGPROBS = 100_000
+"""Values for one prompt: turning more into one answer would hold up everybody's streams."""
+FIT = -1
+"""`truncate`: as many tokens as fit."""
 
 
 class BadMessages(Protocol):
@@ -40,6 +45,16 @@ class _Preparation:
 
     frontend: str
     keys: set[Key]
+
+
+@dataclass(frozen=True)
+class _Encoded:
+    """A prompt ready to be admitted: its `ids`, also as a `column`, its text where it is to be echoed, the bad words as tokens."""
+
+    ids: list[int]
+    column: bytes
+    echo: str
+    banned: list[list[int]]
 
 
 @dataclass
@@ -82,6 +97,8 @@ class Service:
                 self._generate(message)
             case Cancel():
                 self._cancel(message.keys)
+            case PromptScores():
+                self._scores(message)
             case Refused():
                 self._refused(message)
             case Tokenize():
@@ -134,16 +151,16 @@ class Service:
             return
         self.counters.requests += 1
         context = self.cluster.context
-        refusal = problems.not_ready() if context is None else self._bad_stop(request)
-        if refusal is not None:
-            self._refuse(request.frontend, keys, refusal)
+        refusal = self._bad_stop(request) or self._bad_constraints(request)
+        if context is None or refusal is not None:
+            self._refuse(request.frontend, keys, problems.not_ready() if context is None else refusal or problems.not_ready())
             return
         preparation = _Preparation(request.frontend, set(keys))
         self._preparing |= dict.fromkeys(keys, preparation)
         self.pool.run(
             size_of(request.prompt),
             lambda: self._encode(request, context),
-            lambda encoded: self._admit(request, preparation, *encoded),
+            lambda encoded: self._admit(request, preparation, encoded),
             lambda problem: self._refuse(request.frontend, self._finish_preparation(request, preparation), problem),
         )
 
@@ -154,10 +171,27 @@ class Service:
         beyond = next((number for number in request.stop.token_ids if number >= size), None)
         return None if beyond is None else problems.unknown_token("stop_token_ids", beyond, size)
 
-    def _encode(self, request: Generate, context: int | None) -> tuple[list[int], bytes, str]:
-        ids = self.encoder.encode(request.prompt, context)
-        echo = self.encoder.echo(request.prompt, ids, request.skip_special_tokens) if request.echo else ""
-        return ids, pack_i32(ids), echo
+    def _bad_constraints(self, request: Generate) -> Problem | None:
+        size, constraints = self.encoder.vocabulary.size, request.constraints
+        if constraints is None:
+            return None
+        named = {"logit_bias": constraints.bias, "allowed_token_ids": constraints.allowed}
+        beyond = ((field_, number) for field_, numbers in named.items() for number in numbers if number >= size)
+        found = next(beyond, None)
+        return None if found is None else problems.unknown_token(*found, size)
+
+    def _encode(self, request: Generate, context: int) -> _Encoded:
+        keep = request.truncate
+        if keep == FIT:
+            keep = max(1, context - max(1, request.stop.max_tokens or 1))
+        ids = self.encoder.encode(request.prompt, context, keep)
+        wanted = request.sampling.prompt_logprobs
+        if len(ids) * (wanted + 1) > MAX_PROMPT_LOGPROBS:
+            raise RequestError(problems.too_many_logprobs(len(ids), wanted, MAX_PROMPT_LOGPROBS))
+        prompt = request.prompt if keep is None else TokenPrompt(ids)
+        echo = self.encoder.echo(prompt, ids, request.skip_special_tokens) if request.echo else ""
+        banned = self.encoder.forbidden(request.constraints.bad_words) if request.constraints else []
+        return _Encoded(ids, pack_i32(ids), echo, banned)
 
     def _finish_preparation(self, request: Generate, preparation: _Preparation) -> list[Key]:
         """The keys still wanted, in order."""
@@ -166,10 +200,11 @@ class Service:
             del self._preparing[key]
         return wanted
 
-    def _admit(self, request: Generate, preparation: _Preparation, ids: list[int], column: bytes, echo: str) -> None:
+    def _admit(self, request: Generate, preparation: _Preparation, encoded: _Encoded) -> None:
         keys = self._finish_preparation(request, preparation)
         if not keys:
             return
+        silent = request.stop.max_tokens == 0
         seed_of = dict(zip(request.keys, request.seeds, strict=True))
         vocabulary = self.encoder.vocabulary
         rules = end_rules(request, vocabulary.end_ids, vocabulary.special_ids)
@@ -177,22 +212,33 @@ class Service:
             tokenizer=self.name,
             keys=keys,
             seeds=[seed_of[key] for key in keys],
-            prompt=column,
+            prompt=encoded.column,
             sampling=request.sampling,
             end_ids=rules.end_ids,
-            max_tokens=request.stop.max_tokens,
+            max_tokens=1 if silent else request.stop.max_tokens,
             priority=request.priority,
             tenant=request.tenant,
             cache_salt=request.cache_salt,
+            constraints=request.constraints,
+            banned=encoded.banned,
+            pooling=request.pooling,
         )
         if self.cluster.context is None or not self.scheduler(admit):
             self._refuse(request.frontend, keys, problems.not_ready() if self.cluster.context is None else problems.overloaded())
             return
+        ids = encoded.ids
         self.counters.prompt_tokens += len(ids)
         for key in keys:
-            detokenizer = Detokenizer(vocabulary.pieces, ids, request.skip_special_tokens)
-            stops = StopMatcher(request.stop.strings, request.stop.include_stop_string)
-            self.sequences.add(Sequence(key, request.frontend, detokenizer, stops, rules.reasons, prefix=echo))
+            sequence = Sequence(
+                key,
+                request.frontend,
+                Detokenizer(vocabulary.pieces, ids, request.skip_special_tokens),
+                StopMatcher(request.stop.strings, request.stop.include_stop_string),
+                rules.reasons,
+                prefix=encoded.echo,
+                extras=extras_of(request, ids, vocabulary.pieces),
+            )
+            self.sequences.add(sequence)
         self.frontends[request.frontend](Started(request.keys[0], len(ids)))
 
     def _cancel(self, keys: Iterable[Key]) -> None:
@@ -207,6 +253,19 @@ class Service:
             self.scheduler(Abort([sequence.key for sequence in running]))
 
     # Answers
+
+    def _scores(self, message: PromptScores) -> None:
+        sequence = self.sequences.get(message.key)
+        if sequence is None or sequence.extras is None:
+            return
+        try:
+            sequence.extras.add(message)
+        except ColumnError as error:
+            self.inbox.reject(f"scores: {error}")
+            step = StepTexts()
+            self._lost(sequence, step)
+            step.send(self.frontends)
+            self.scheduler(Abort([sequence.key]))
 
     def _tokens(self, message: Tokens) -> None:
         try:
@@ -231,7 +290,7 @@ class Service:
             self.sequences.remove([row.key])
             step.add(sequence.frontend, Ended(key=row.key, problem=problem, completion_tokens=sequence.tokens))
             return False
-        if row.position != sequence.tokens:
+        if row.position != sequence.tokens or (not row.position and sequence.extras is not None and sequence.extras.lacks_parts):
             return self._out_of_order(sequence, row, step)
         sequence.cached = message.cached.get(row.key, sequence.cached)
         self.counters.completion_tokens += 1
@@ -248,10 +307,13 @@ class Service:
         self.inbox.reject(f"token {row.position} of a sequence that has {sequence.tokens}")
         if row.position < sequence.tokens:
             return False
+        self._lost(sequence, step)
+        return True
+
+    def _lost(self, sequence: Sequence, step: StepTexts) -> None:
         self.sequences.remove([sequence.key])
         problem = problems.internal("A part of the answer was lost inside the server.")
         step.add(sequence.frontend, Ended(key=sequence.key, problem=problem, completion_tokens=sequence.tokens))
-        return True
 
     def _refused(self, message: Refused) -> None:
         for sequence in self.sequences.remove([message.key]):

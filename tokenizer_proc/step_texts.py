@@ -10,14 +10,14 @@ Send = Callable[[msgspec.Struct], bool]
 
 
 class StepTexts:
-    """Collects answers and sends them at the end of the step. Those with logprobs and endings go after the texts, in their order."""
+    """Collects answers and sends them at the end of the step. Those that say more than text go after the texts, in their order."""
 
     def __init__(self) -> None:
         self._texts: dict[str, Texts] = {}
         self._others: list[tuple[str, msgspec.Struct]] = []
 
     def add(self, frontend: str, answer: TextDelta | Ended) -> None:
-        if isinstance(answer, Ended) or answer.logprobs:
+        if isinstance(answer, Ended) or answer.logprobs or answer.ids or answer.prompt:
             self._others.append((frontend, answer))
             return
         texts = self._texts.get(frontend)

@@ -74,6 +74,10 @@ class Decoder:
 
         They are float32, or of the weights' type where that is what the product gives.
         """
+        return self.logits(self.hidden(step, k_cache, v_cache), step.wanted)
+
+    def hidden(self, step: StepInput, k_cache: Tensor, v_cache: Tensor) -> Tensor:
+        """Hidden states [rows >= T, C] after the last layer, not normed; writes the keys and values of all tokens into the cache."""
         weights, eps = self._weights, self.config.norm_eps
         count = step.tokens.shape[0]
         rows = max(count, weights.fast_rows)
@@ -92,7 +96,7 @@ class Decoder:
             ready = self._kernels.linear_add(x, mixed, layer.output, layer.mlp_norm if decoding else None)
             inner = self._kernels.norm_gate_up(x, layer.mlp_norm, eps, layer.gate_up, ready)
             ready = self._kernels.linear_add(x, inner, layer.down, following[number] if decoding else None)
-        return self._head(x) if step.wanted is None else self._logits(x, step.wanted)
+        return x
 
     def _attention(
         self, layer: Layer, qkv: Tensor, rope: tuple[Tensor, Tensor], cache: tuple[Tensor, Tensor], batch: AttentionBatch, mixed: Tensor
@@ -101,7 +105,10 @@ class Decoder:
         norms = None if layer.q_norm is None or layer.k_norm is None else (layer.q_norm, layer.k_norm)
         self._kernels.rope_attend(qkv, norms, self.config.norm_eps, rope, *cache, batch, self._scale, mixed.view(count, -1, size))
 
-    def _logits(self, x: Tensor, wanted: Tensor) -> Tensor:
+    def logits(self, x: Tensor, wanted: Tensor | None) -> Tensor:
+        """Of the rows `wanted` of hidden states (None: all), as `forward` gives them."""
+        if wanted is None:
+            return self._head(x)
         count, fast = wanted.shape[0], self._weights.fast_rows
         if count == 0:
             return x.new_empty(0, self.config.vocab, dtype=torch.float32)
@@ -111,6 +118,10 @@ class Decoder:
         if count < fast:
             rows = torch.cat((rows, rows.new_zeros(fast - count, rows.shape[1])))
         return self._head(rows)[:count]
+
+    def normed(self, x: Tensor, wanted: Tensor) -> Tensor:
+        """The rows `wanted` of hidden states after the last norm."""
+        return self._kernels.rms_norm(x.index_select(0, wanted), self._weights.norm, self.config.norm_eps)
 
     def _head(self, x: Tensor) -> Tensor:
         return self._kernels.norm_linear(x, self._weights.norm, self.config.norm_eps, self._weights.head, torch.float32)

@@ -1,12 +1,14 @@
 """Reads step plans: checks every column against the slots and the pool, and applies the changes. A plan that breaks the contract raises."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from messages.plan import Admissions, Appends, Copies, Prefills, StepPlan
+from messages.plan import POOLED, Admissions, Appends, Biases, Copies, Prefills, Scores, StepPlan
 from transport.columns import F32, I32, I64, ColumnError, view_f32, view_i32, view_i64, view_slots, view_u8
+from worker.bias import REMEMBERED, RowBias, pad_words
+from worker.scores import Scored
 from worker.slots import FLOATS, NO_BLOCK, NO_TOKEN, Slots
 
 
@@ -20,7 +22,8 @@ NO_FLAGS: NDArray[np.bool_] = np.zeros(0, np.bool_)
 
 @dataclass(frozen=True, kw_only=True)
 class Rows:
-    """The rows of one step, prefills first: slot, start position and token count per row, `sample` flags of the prefills, prefill tokens."""
+    """The rows of one step, prefills first: slot, start position and token count per row, `sample` flags of the prefills, prefill tokens,
+    and the prompt positions whose logprobs are wanted."""
 
     slot: I32
     start: I64
@@ -28,6 +31,7 @@ class Rows:
     sample: NDArray[np.bool_]
     tokens: I32
     decodes: int
+    scored: Scored | None = None
 
 
 def _require(condition: bool | np.bool_, message: str) -> None:
@@ -39,7 +43,7 @@ def _in_range(values: NDArray[np.integer], limit: int, what: str) -> None:
     _require(len(values) == 0 or (values.min() >= 0 and values.max() < limit), f"{what} outside 0..{limit - 1}")
 
 
-def _unique(values: I32, what: str) -> None:
+def _unique(values: I32 | I64, what: str) -> None:
     _require(len(np.unique(values)) == len(values), f"{what} named twice")
 
 
@@ -81,11 +85,16 @@ class PlanReader:
         self._slots.release(release)
         if plan.admit is not None:
             self._admit(plan.admit)
+            if plan.bias is not None:
+                self._bias(view_i32(plan.admit.slot), plan.bias)
+            self._seen(plan.admit)
         if plan.append is not None:
             self._append(plan.append)
         copies = (NOTHING, NOTHING) if plan.copies is None else self._copies(plan.copies)
         self._decode = self._decode if plan.decode is None else view_slots(plan.decode)
         rows = self._rows(plan.prefill, self._decode)
+        if plan.scores is not None:
+            rows = replace(rows, scored=self._scored(rows, plan.scores))
         return rows, copies
 
     def _admit(self, admit: Admissions) -> None:
@@ -109,7 +118,50 @@ class PlanReader:
         penal = (floats["presence_penalty"] != 0) | (floats["frequency_penalty"] != 0) | (floats["repetition_penalty"] != 1)
         for number in slot[penal].tolist():
             slots.penalise(number)
-        self._seen(admit)
+
+    def _bias(self, admitted: I32, bias: Biases) -> None:
+        slot, token = view_i32(bias.slot), view_i32(bias.token)
+        closed, count = view_u8(bias.closed, len(slot)) != 0, view_i32(bias.count, len(slot))
+        value, since = view_f32(bias.value, len(token)), view_i32(bias.since, len(token))
+        word_slot, word_tokens = view_i32(bias.word_slot), view_i32(bias.word_tokens)
+        word_count = view_i32(bias.word_count, len(word_slot))
+        _unique(slot, "slot of a bias")
+        _require(np.isin(slot, admitted).all() and np.isin(word_slot, slot).all(), "bias of a row that is not admitted in this plan")
+        _require((count >= 0).all() and count.sum() == len(token), "biased tokens do not fit their rows")
+        _require(((word_count > 1) & (word_count <= REMEMBERED + 1)).all() and word_count.sum() == len(word_tokens), "words do not fit their rows")
+        _in_range(token, self._slots.vocab, "biased token")
+        _in_range(word_tokens, self._slots.vocab, "token of a word")
+        _unique(np.repeat(slot, count).astype(np.int64) * self._slots.vocab + token, "biased token")
+        _require((value < np.inf).all() and not closed[count == 0].any(), "a bias that is not a number, or a closed row without tokens")
+        words = np.split(word_tokens, np.cumsum(word_count)[:-1]) if len(word_slot) else []
+        ends = np.cumsum(count)
+        for number, end, size, is_closed in zip(slot.tolist(), ends.tolist(), count.tolist(), closed.tolist(), strict=True):
+            part = slice(end - size, end)
+            own = [word for owner, word in zip(word_slot.tolist(), words, strict=True) if owner == number]
+            row = RowBias(closed=is_closed, token=token[part], value=value[part], since=since[part], words=pad_words(own))
+            self._slots.biased.admit(number, row)
+
+    def _scored(self, rows: Rows, scores: Scores) -> Scored:
+        slot = view_i32(scores.slot)
+        start, count, top = (view_i32(column, len(slot)) for column in (scores.start, scores.count, scores.top))
+        tokens, prompts = view_i32(scores.tokens), rows.slot[: len(rows.slot) - rows.decodes]
+        _require(len(slot) > 0 and np.isin(slot, prompts).all(), "scores of a row that has no prompt in this step")
+        _unique(slot, "slot of scores")
+        place = np.array([int(np.flatnonzero(prompts == number)[0]) for number in slot.tolist()])
+        first = start - rows.start[place]
+        pooled = top == POOLED
+        _require((count >= 1).all() and count[~pooled].sum() == len(tokens), "scored tokens do not fit their rows")
+        _require(((first >= 0) & (first + count <= rows.count[place])).all(), "scores outside a row's chunk")
+        _require(((top >= POOLED) & (top <= self._slots.vocab)).all(), "alternatives of scores out of range")
+        _in_range(tokens, self._slots.vocab, "scored token")
+        begin = (np.cumsum(rows.count) - rows.count)[place] + first
+        index, pool_index = (
+            np.concatenate([np.arange(0), *(np.arange(one, one + size) for one, size in zip(begin[which], count[which], strict=True))])
+            for which in (~pooled, pooled)
+        )
+        return Scored(
+            asked=scores, index=index, token=tokens, count=count[~pooled], top=top[~pooled], pool_index=pool_index, pool_count=count[pooled]
+        )
 
     def _seen(self, admit: Admissions) -> None:
         slot = view_i32(admit.seen_slot)

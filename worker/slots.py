@@ -6,6 +6,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from transport.columns import F32, I32, I64
+from worker.bias import Biased
 
 NO_BLOCK = -1
 NO_TOKEN = -1
@@ -30,7 +31,8 @@ class Slots:
     """Columns indexed by slot.
 
     `admitted`; `length` in tokens whose keys are in the cache; `last` sampled token (NO_TOKEN before the first); `failed` once its logits
-    were not finite; `table` [slots, max_blocks] of block ids (NO_BLOCK where none); the sampling columns; `penalties` only for rows that have any.
+    were not finite; `table` [slots, max_blocks] of block ids (NO_BLOCK where none); the sampling columns; `penalties` only for rows that have any;
+    `biased` likewise.
     """
 
     def __init__(self, count: int, max_blocks: int, vocab: int, device: torch.device) -> None:
@@ -46,6 +48,12 @@ class Slots:
         self.logprobs: I32 = np.full(count, -1, np.int32)
         self.floats: dict[str, F32] = {name: np.zeros(count, np.float32) for name in FLOATS}
         self.penalties: dict[int, PenaltyState] = {}
+        self.biased = Biased(count, device)
+
+    @property
+    def noting(self) -> bool:
+        """Some row has penalties or forbidden words, and must be told its tokens."""
+        return bool(self.penalties or self.biased.worded)
 
     def clear(self) -> None:
         """Forget every slot."""
@@ -55,6 +63,7 @@ class Slots:
         self.admitted[slots] = False
         for slot in slots.tolist():
             self.penalties.pop(slot, None)
+            self.biased.release(slot)
 
     def admit(self, slots: I32) -> None:
         """Start rows afresh; the caller then sets their sampling columns."""
@@ -71,10 +80,12 @@ class Slots:
         )
 
     def note(self, slot: int, tokens: I32, start: int) -> None:
-        """Tokens now at positions `start`.. of the row, for its penalties if it has any."""
+        """Tokens now at positions `start`.. of the row, for its penalties and its words if it has any."""
+        generated = min(len(tokens), max(0, start + len(tokens) - int(self.prompt_length[slot])))
+        if slot in self.biased.worded and generated:
+            self.biased.note(slot, tokens[-generated:])
         state = self.penalties.get(slot)
         if state is not None:
-            generated = min(len(tokens), max(0, start + len(tokens) - int(self.prompt_length[slot])))
             state.add(tokens, generated)
 
     def block_rows(self, slots: NDArray[np.integer], columns: int) -> Tensor:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any
 
 import msgspec
@@ -14,13 +15,15 @@ from checkpoint.config import ModelConfig
 from kernels.backend import Kernels
 from kernels.reference.sampling import GREEDY_BELOW, Penalties, Sampled, SamplingBatch
 from messages.plan import StepPlan
-from messages.result import NON_FINITE, OK, StepResult
+from messages.result import NON_FINITE, OK, ScoreColumns, StepResult
 from messages.tokens import LogprobColumns
 from transport.columns import I32, pack_f32, pack_i32, pack_u8
 from transport.trace import Span
+from worker.bias import sample_biased
 from worker.decoder import Decoder, StepInput
 from worker.memory import Cache
 from worker.plan import PlanReader, Rows
+from worker.scores import Found, Scored, compute, score_columns
 from worker.slots import Slots
 from worker.totals import Totals
 from worker.tracing import Tracing, Work
@@ -86,9 +89,9 @@ class Engine:
         self._copy(*copies)
         prefills = len(rows.slot) - rows.decodes
         sampled = np.concatenate((np.flatnonzero(rows.sample), np.arange(prefills, len(rows.slot))))
-        logits = self._forward(rows, sampled) if len(rows.slot) else None
+        logits, scores = self._forward(rows, sampled) if len(rows.slot) else (None, None)
         self._advance(rows, prefills)
-        result = StepResult(session=plan.session, step=plan.step, slot=b"", token=b"", status=b"")
+        result = StepResult(session=plan.session, step=plan.step, slot=b"", token=b"", status=b"", scores=scores)
         if logits is not None and len(sampled):
             result = self._sample(result, rows.slot[sampled], logits)
         ended = time.monotonic()
@@ -111,8 +114,8 @@ class Engine:
             self._kernels.copy_blocks(self.cache.k, *pair)
             self._kernels.copy_blocks(self.cache.v, *pair)
 
-    def _forward(self, rows: Rows, sampled: NDArray[np.int64]) -> Tensor:
-        """Logits [len(sampled), V] of the last token of the sampled rows."""
+    def _forward(self, rows: Rows, sampled: NDArray[np.int64]) -> tuple[Tensor, ScoreColumns | None]:
+        """Logits [len(sampled), V] of the last token of the sampled rows, and the logprobs of prompt tokens that are wanted."""
         slots, config = self.slots, self._decoder.config
         decode = rows.slot[len(rows.slot) - rows.decodes :]
         tokens = np.concatenate((rows.tokens, np.where(slots.failed[decode], AFTER_FAILURE, slots.last[decode])))
@@ -130,12 +133,19 @@ class Engine:
             full=full,
             windowed=windowed,
         )
-        return self._decoder.forward(step, self.cache.k, self.cache.v)
+        x = self._decoder.hidden(step, self.cache.k, self.cache.v)
+        scores = None if rows.scored is None else self._score(x, rows.scored)
+        return self._decoder.logits(x, step.wanted), scores
+
+    def _score(self, x: Tensor, scored: Scored) -> ScoreColumns:
+        columns = (self._on_device(column.astype(np.int64)) for column in (scored.index, scored.token, scored.pool_index))
+        found = compute(self._decoder, self._kernels, x, scored, *columns)
+        return score_columns(scored, Found(**{part.name: getattr(found, part.name).cpu() for part in fields(found)}))
 
     def _advance(self, rows: Rows, prefills: int) -> None:
-        """Lengths, and what the rows with penalties have now seen (a decoded token was noted when it was sampled)."""
+        """Lengths, and what the rows that note their tokens have now (a decoded token was noted when it was sampled)."""
         self.slots.length[rows.slot] = rows.start + rows.count
-        if not self.slots.penalties:
+        if not self.slots.noting:
             return
         parts = np.split(rows.tokens, np.cumsum(rows.count[:prefills])[:-1])
         for slot, start, part in zip(rows.slot[:prefills].tolist(), rows.start.tolist(), parts, strict=False):
@@ -144,12 +154,14 @@ class Engine:
     def _sample(self, result: StepResult, slot: I32, logits: Tensor) -> StepResult:
         slots = self.slots
         batch = self._sampling_batch(slot)
-        out = self._kernels.sample(logits, batch)
+        bias = slots.biased.columns(slot, slots.length[slot]) if slots.biased.rows else []
+        there = [self._on_device(column) for column in bias]
+        out = sample_biased(self._kernels, logits, batch, slots.biased.read(there) if there else None)
         good = out.finite.cpu().numpy() & ~slots.failed[slot]
         token = np.where(good, out.token.cpu().numpy(), -1).astype(np.int32)
         slots.failed[slot[~good]] = True
         slots.last[slot] = np.where(good, token, AFTER_FAILURE)
-        if slots.penalties:
+        if slots.noting:
             for number, value, is_good in zip(slot.tolist(), token, good, strict=True):
                 if is_good:
                     slots.note(number, np.array([value], np.int32), int(slots.length[number]))

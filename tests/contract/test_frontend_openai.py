@@ -62,7 +62,7 @@ def test_errors(client: openai.OpenAI) -> None:
         client.chat.completions.create(model="nope", messages=MESSAGES)
     assert (missing.value.code, missing.value.param) == ("model_not_found", "model")
     with pytest.raises(openai.BadRequestError) as refused:
-        client.chat.completions.create(model=MODEL, messages=MESSAGES, logit_bias={"5": -100})
-    assert (refused.value.code, refused.value.param) == ("unsupported_parameter", "logit_bias")
+        client.chat.completions.create(model=MODEL, messages=MESSAGES, response_format={"type": "json_object"})
+    assert (refused.value.code, refused.value.param) == ("unsupported_parameter", "response_format")
     with pytest.raises(openai.NotFoundError):
-        client.embeddings.create(model=MODEL, input="A", encoding_format="float")
+        client.models.retrieve("nope")

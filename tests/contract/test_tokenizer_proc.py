@@ -378,7 +378,10 @@ def test_a_huge_text_does_not_stop_the_streams(byte: Neighbours) -> None:
     while byte.nothing_scheduled(0.02):
         begin = time.monotonic()
         byte.send(tokens((3, 64, RUNNING, index)))
-        assert byte.hear() == TextDelta(3, "a", 1)
+        heard = byte.hear()
+        if isinstance(heard, Started):  # the long prompt is through, and the loop ends
+            heard = byte.hear()
+        assert heard == TextDelta(3, "a", 1)
         worst, index = max(worst, time.monotonic() - begin), index + 1
     assert index > 3
     assert worst < 1.0

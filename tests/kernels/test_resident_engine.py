@@ -1,16 +1,18 @@
 """The resident engine gives what the engine gives that waits for every step: run ahead, mixed steps, penalties, seeds, failures, re-admission."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from kernels.triton_set import Triton
+from messages.plan import StepPlan
 from messages.result import NON_FINITE, OK
 from tests.support.devices import DEVICE, GPU
 from tests.support.engines import SilentReporter, make_engine, tokens_of, worker_args
-from tests.support.plans import Chunk, Planner, Row
+from tests.support.plans import Chunk, Planner, Row, pooled, scores
 from tests.support.resident import Playing
 from transport.columns import view_f32, view_i32, view_u8
 from worker.load import load_model
@@ -85,6 +87,49 @@ def test_steps_run_ahead_equal_steps_waited_for(models: Path, playing: Playing) 
             )
             assert view_f32(ours.logprobs.top) == pytest.approx(view_f32(theirs.logprobs.top), abs=1e-4)
     assert playing.engine.totals.decode_tokens == sum(len(view_i32(plan.slot)) for plan in expected) - 4
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_changed_logits_and_prompt_logprobs_equal_those_waited_for(models: Path, playing: Playing) -> None:
+    """Tokens favoured, held back, allowed alone and words that depend on tokens only the device knows yet; logprobs of a prompt in two chunks."""
+    reference = make_engine(models / "rand-byte", kv_tokens=512)
+    plain = [tokens_of(reference.run(plan))[0] for plan in _alone(GREEDY, 6)]
+    reference.reset()
+    held = {plain[0]: (0.0, len(GREEDY.prompt) + 2), plain[2]: (-50.0, 0), 100: (3.0, 0)}
+    rows = [
+        replace(GREEDY, slot=0, bias=held, words=[[100, 100], plain[1:3]], logprobs=2),
+        Row(slot=4, prompt=IDS[:5], blocks=[1], bias={7: (0.0, 0), 9: (0.5, 0)}, closed=True, temperature=1.0, seed=3, words=[[7, 9]]),
+        Row(slot=2, prompt=IDS[3:6], blocks=[2]),
+    ]
+    long = Row(slot=6, prompt=IDS[:12], blocks=[8, 6])
+    pool = Row(slot=7, prompt=IDS[:6], blocks=[9])
+    planner = Planner()
+    plans = [
+        planner.plan(admit=rows, chunks=[Chunk(row.slot, 0, row.prompt, True) for row in rows]),
+        planner.plan(admit=[long], chunks=[Chunk(6, 0, IDS[:7], False)], decode=[0, 2, 4], scores=scores(6, 0, IDS[1:8], 3)),
+        planner.plan(chunks=[Chunk(6, 7, IDS[7:12], True)], decode=None, scores=scores(6, 9, IDS[10:12], 0)),
+        planner.plan(admit=[pool], chunks=[Chunk(7, 0, pool.prompt, True)], decode=None, scores=pooled(7, 1, 5)),
+        *(planner.plan(decode=[0, 2, 4, 6]) for _ in range(6 if GPU else 2)),
+    ]
+    expected = [reference.run(plan) for plan in plans]
+    for ours, theirs in zip(playing.play(plans), expected, strict=True):
+        assert (ours.slot, ours.status) == (theirs.slot, theirs.status)
+        assert tokens_of(ours) == tokens_of(theirs), f"step {ours.step}"
+        assert (ours.scores is None) == (theirs.scores is None)
+        if ours.scores is not None and theirs.scores is not None:
+            assert (ours.scores.slot, ours.scores.start, ours.scores.count) == (theirs.scores.slot, theirs.scores.start, theirs.scores.count)
+            assert view_f32(ours.scores.chosen) == pytest.approx(view_f32(theirs.scores.chosen), abs=1e-4)
+            assert ours.scores.top_ids == theirs.scores.top_ids
+            assert view_f32(ours.scores.states) == pytest.approx(view_f32(theirs.scores.states), rel=1e-4, abs=1e-3)
+            assert view_f32(ours.scores.top_values) == pytest.approx(view_f32(theirs.scores.top_values), abs=1e-4)
+        if ours.logprobs is not None and theirs.logprobs is not None:
+            assert view_f32(ours.logprobs.top) == pytest.approx(view_f32(theirs.logprobs.top), abs=1e-4)
+
+
+def _alone(row: Row, steps: int) -> list[StepPlan]:
+    planner = Planner()
+    return [planner.start(row), *(planner.plan(decode=[row.slot]) for _ in range(steps - 1))]
 
 
 @pytest.mark.slow

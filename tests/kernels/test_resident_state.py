@@ -51,10 +51,11 @@ class Sums:
         self.config = CONFIG_SMALL
         self.fail: RuntimeError | None = None
 
-    def forward(self, step: StepInput, k_cache: Tensor, v_cache: Tensor) -> Tensor:
+    def hidden(self, step: StepInput, k_cache: Tensor, v_cache: Tensor) -> Tensor:
+        """The logits themselves."""
         if self.fail is not None:
             raise self.fail
-        batch, wanted = step.full, step.wanted
+        batch = step.full
         tokens, positions, slots = step.tokens.tolist(), step.positions.tolist(), batch.slot.tolist()
         for token, position, slot in zip(tokens, positions, slots, strict=True):
             k_cache[0, batch.table[slot, position // BLOCK], 0, position % BLOCK, 0] = token
@@ -64,7 +65,10 @@ class Sums:
             history = k_cache[0, blocks, 0, :, 0].flatten()[: position + 1]
             weighed = int((history * torch.arange(1, position + 2)).sum())
             logits[row] = torch.from_numpy(np.random.default_rng(weighed).normal(size=VOCAB) * 2).float()
-        return logits if wanted is None else logits[wanted.long()]
+        return logits
+
+    def logits(self, x: Tensor, wanted: Tensor | None) -> Tensor:
+        return x if wanted is None else x[wanted.long()]
 
 
 CONFIG_SMALL = cast(Any, type("Config", (), {"vocab": VOCAB, "heads": 4, "kv_heads": 2, "window": None, "layers": 1}))

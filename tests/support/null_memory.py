@@ -26,6 +26,7 @@ class Row:
 
     `content`: the cells of positions 0..`length`; `checksum`: of their tokens. `claimed`: table entries that are shared or were found fit
     for writing. `copied`: blocks that are private copies. `seen`: tokens named for the penalties.
+    `worded`: it has words that must not be finished; `scored`: logprobs of its prompt were asked for.
     """
 
     seed: int
@@ -40,6 +41,8 @@ class Row:
     claimed: int = 0
     copied: set[int] = field(default_factory=set)
     seen: bytes | None = None
+    worded: bool = False
+    scored: bool = False
 
     @property
     def space(self) -> int:

@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from struct import Struct
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from messages.plan import Admissions, Attach, Copies, Prefills, Shutdown, StepPlan, ToWorker
-from messages.result import NON_FINITE, OK, Attached, FromWorker, StepFailed, StepResult, WorkerReady
+from messages.plan import POOLED, Admissions, Attach, Biases, Copies, Prefills, Scores, Shutdown, StepPlan, ToWorker
+from messages.result import NON_FINITE, OK, Attached, FromWorker, ScoreColumns, StepFailed, StepResult, WorkerReady
 from messages.tokens import FINISH_END_TOKEN, FINISH_ERROR, FINISH_LENGTH, LogprobColumns
 from tests.support.null_memory import CELL_BYTES, Memory, Row, cells
 from transport.columns import pack_f32, pack_i32, pack_u8, view_f32, view_i32, view_i64, view_slots, view_u8
@@ -81,7 +82,8 @@ class NullWorker:
     Plans are executed when they are received (a worker runs them in order, so the outcome is the same), but stay in flight until
     their results are delivered. `run_ahead`: plans in flight at once. `admitted`: the columns every seed has been admitted with.
     `computed`, `hits`: tokens prefilled, and tokens that rows took over from blocks computed before; `copies`: blocks copied; `swaps`: table
-    entries changed to another block of the same content; `seen`: rows that were told what they have seen.
+    entries changed to another block of the same content; `seen`: rows that were told what they have seen. `biased`: the changes to logits that
+    every seed has been admitted with.
     """
 
     def __init__(self, attached: Attached, run_ahead: int = 2) -> None:
@@ -92,6 +94,7 @@ class NullWorker:
         self.fail_step_with: set[int] = set()
         self.rows: dict[int, Row] = {}
         self.admitted: dict[int, set[tuple[float, ...]]] = {}
+        self.biased: dict[int, set[tuple[object, ...]]] = {}
         self.computed = self.hits = self.copies = self.swaps = self.seen = 0
         self._forget(0)
         self.pending.append(WorkerReady(worker=attached.worker))
@@ -150,6 +153,9 @@ class NullWorker:
         self._release(plan)
         if plan.admit is not None:
             self._admit(plan.admit)
+            if plan.bias is not None:
+                self._bias(plan.bias, view_i32(plan.admit.slot).tolist())
+            self._note_seen(plan.admit)
         self._append(plan)
         copied = self._copy(plan.copies)
         prefilled, sampled, touched = self._prefill(plan.prefill)
@@ -162,7 +168,43 @@ class NullWorker:
             self.pending.append(WorkerReady(worker=self.geometry.worker))
             self._session = 0
             return
-        self.pending.append(self._sample(plan, sampled + decoded, prefilled + len(decoded)))
+        scores = None if plan.scores is None else self._score(plan.scores, plan.prefill)
+        self.pending.append(replace(self._sample(plan, sampled + decoded, prefilled + len(decoded)), scores=scores))
+
+    def _score(self, scores: Scores, prefill: Prefills | None) -> ScoreColumns:
+        """Made-up logprobs that name their token, as `_logprobs` does."""
+        require(prefill is not None, "scores without a prompt")
+        chunks = Prefills(slot=b"", start=b"", count=b"", sample=b"", tokens=b"") if prefill is None else prefill
+        within = {
+            slot: (start, start + count)
+            for slot, start, count in zip(*(view_i32(column).tolist() for column in (chunks.slot, chunks.start, chunks.count)), strict=True)
+        }
+        slots = view_i32(scores.slot).tolist()
+        columns = [view_i32(column, len(slots)).tolist() for column in (scores.start, scores.count, scores.top)]
+        tokens = view_i32(scores.tokens, sum(count for count, top in zip(*columns[1:], strict=True) if top != POOLED)).tolist()
+        wide: list[int] = []
+        states: list[float] = []
+        place = 0
+        for slot, start, count, top in zip(slots, *columns, strict=True):
+            first, last = within[slot]
+            most = self.rows[slot].prompt_len - (top != POOLED)
+            require(first <= start and count > 0 and start + count <= min(last, most), f"scores of slot {slot}")
+            self.rows[slot].scored = True
+            if top == POOLED:
+                states += [sum(range(start, start + count)), count]
+                continue
+            wide += [token + 1 + number for token in tokens[place : place + count] for number in range(top)]
+            place += count
+        return ScoreColumns(
+            slot=scores.slot,
+            start=scores.start,
+            count=scores.count,
+            top=scores.top,
+            chosen=pack_f32([-token / 8 for token in tokens]),
+            top_ids=pack_i32(wide),
+            top_values=pack_f32([-token / 8 for token in wide]),
+            states=pack_f32(states),
+        )
 
     def _put_in_flight(self, slots: list[int], copied: list[int]) -> None:
         blocks = frozenset(copied).union(*[self.rows[slot].table for slot in slots])
@@ -191,7 +233,26 @@ class NullWorker:
             require(not any(slot in touch.slots for touch in self._inflight), f"slot {slot} admitted while a plan in flight touches it")
             self.admitted.setdefault(seed, set()).add(values)
             self.rows[slot] = Row(seed, values[0], values[1], penalties=values[3:6] != (0.0, 0.0, 1.0))
-        self._note_seen(admit)
+
+    def _bias(self, bias: Biases, admitted: list[int]) -> None:
+        slots, words = view_i32(bias.slot).tolist(), view_i32(bias.word_slot).tolist()
+        require(len(slots) > 0 and len(set(slots)) == len(slots) and set(words) <= set(slots) <= set(admitted), "bias of other rows")
+        closed, count = view_u8(bias.closed, len(slots)).tolist(), view_i32(bias.count, len(slots)).tolist()
+        columns = [view_i32(bias.token, sum(count)), view_f32(bias.value, sum(count)), view_i32(bias.since, sum(count))]
+        entries = list(zip(*(column.tolist() for column in columns), strict=True))
+        sizes = view_i32(bias.word_count, len(words)).tolist()
+        tokens = view_i32(bias.word_tokens, sum(sizes)).tolist()
+        require(all(size > 1 for size in sizes), "a word of one token")
+        own: dict[int, list[list[int]]] = {slot: [] for slot in slots}
+        for slot, size in zip(words, sizes, strict=True):
+            own[slot].append(tokens[:size])
+            tokens = tokens[size:]
+        for slot, number, only in zip(slots, count, closed, strict=True):
+            part, entries = entries[:number], entries[number:]
+            require(len({token for token, _, _ in part}) == number and (number > 0 or not only), "a token twice, or a closed row without any")
+            row = self.rows[slot]
+            row.worded = bool(own[slot])
+            self.biased.setdefault(row.seed, set()).add((bool(only), tuple(part), tuple(map(tuple, own[slot]))))
 
     def _note_seen(self, admit: Admissions) -> None:
         slots = view_i32(admit.seen_slot).tolist()
@@ -202,7 +263,8 @@ class NullWorker:
             require(slot in self.rows, f"seen tokens of slot {slot}, which is empty")
             row = self.rows[slot]
             require(row.seen is None and row.length == 0, f"seen tokens of slot {slot}, which knows its tokens")
-            require(row.penalties and count > 0, f"seen tokens of slot {slot}, which does not need them")
+            require(row.penalties or (row.worded and count > row.prompt_len), f"seen tokens of slot {slot}, which does not need them")
+            require(count > 0, f"no seen tokens of slot {slot}")
             self.seen += 1
             row.seen = admit.seen_tokens[offset : offset + 4 * count]
             offset += 4 * count
@@ -298,7 +360,8 @@ class NullWorker:
         expected, row.checksum = cells(tokens, 0)
         require(row.content == expected, f"slot {slot} starts at {start} upon blocks that are not of one history")
         require(all(self._memory.space[block] == row.space for block in held), f"slot {slot} shares a block of another namespace")
-        require(row.seen == (pack_i32(tokens) if row.penalties and start else None), f"slot {slot} was not told what it has seen")
+        told = (row.penalties and start > 0) or (row.worded and start > row.prompt_len)
+        require(row.seen == (pack_i32(tokens) if told else None), f"slot {slot} was not told what it has seen")
         row.length = start
         self.hits += start
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from messages.plan import Admissions, Appends, Prefills, StepPlan
+from messages.plan import POOLED, Admissions, Appends, Biases, Prefills, Scores, StepPlan
 from transport.columns import pack_f32, pack_i32, pack_i64, pack_slots, pack_u8
 
 
@@ -27,6 +27,10 @@ class Row:
     logprobs: int = -1
     prompt_length: int | None = None
     seen: Sequence[int] = field(default_factory=list)
+    bias: dict[int, tuple[float, int]] = field(default_factory=dict)
+    """Token to value, and the length before which it is not chosen."""
+    closed: bool = False
+    words: Sequence[Sequence[int]] = ()
 
 
 def admissions(rows: Sequence[Row]) -> Admissions:
@@ -46,6 +50,35 @@ def admissions(rows: Sequence[Row]) -> Admissions:
         seen_count=pack_i32([len(row.seen) for row in rows if row.seen]),
         seen_tokens=pack_i32([token for row in rows for token in row.seen]),
     )
+
+
+def biases(rows: Sequence[Row]) -> Biases | None:
+    chosen = [row for row in rows if row.bias or row.words]
+    entries = [(token, *entry) for row in chosen for token, entry in row.bias.items()]
+    words = [(row.slot, word) for row in chosen for word in row.words]
+    if not chosen:
+        return None
+    return Biases(
+        slot=pack_i32([row.slot for row in chosen]),
+        closed=pack_u8([row.closed for row in chosen]),
+        count=pack_i32([len(row.bias) for row in chosen]),
+        token=pack_i32([token for token, _, _ in entries]),
+        value=pack_f32([value for _, value, _ in entries]),
+        since=pack_i32([since for _, _, since in entries]),
+        word_slot=pack_i32([slot for slot, _ in words]),
+        word_count=pack_i32([len(word) for _, word in words]),
+        word_tokens=pack_i32([token for _, word in words for token in word]),
+    )
+
+
+def scores(slot: int, start: int, tokens: Sequence[int], top: int) -> Scores:
+    """Logprobs of `tokens`, which follow the positions from `start` on."""
+    return Scores(slot=pack_i32([slot]), start=pack_i32([start]), count=pack_i32([len(tokens)]), top=pack_i32([top]), tokens=pack_i32(list(tokens)))
+
+
+def pooled(slot: int, start: int, count: int) -> Scores:
+    """The sum of the hidden states at `count` positions from `start` on."""
+    return Scores(slot=pack_i32([slot]), start=pack_i32([start]), count=pack_i32([count]), top=pack_i32([POOLED]), tokens=b"")
 
 
 def appends(rows: Sequence[Row]) -> Appends:
@@ -86,6 +119,7 @@ class Planner:
         chunks: Sequence[Chunk] = (),
         decode: Sequence[int] | None = (),
         release: Sequence[int] = (),
+        scores: Scores | None = None,
     ) -> StepPlan:
         self.step += 1
         return StepPlan(
@@ -93,9 +127,11 @@ class Planner:
             step=self.step,
             release=pack_i32(list(release)),
             admit=admissions(admit) if admit else None,
+            bias=biases(admit),
             append=appends(admit) if admit else None,
             prefill=prefills(chunks) if chunks else None,
             decode=None if decode is None else pack_slots(np.asarray(decode, dtype=np.int32)),
+            scores=scores,
         )
 
     def start(self, row: Row) -> StepPlan:

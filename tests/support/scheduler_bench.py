@@ -7,9 +7,9 @@ from typing import cast
 from messages.admit import Abort, Admit
 from messages.plan import ToWorker
 from messages.result import Attached
-from messages.sampling import SamplingParams
+from messages.sampling import Constraints, Pooling, SamplingParams
 from messages.text import Problem
-from messages.tokens import FINISH_ERROR, RUNNING, Refused, Tokens
+from messages.tokens import FINISH_ERROR, RUNNING, PromptScores, Refused, Tokens
 from scheduler.args import SchedulerArgs
 from scheduler.engine import Engine
 from tests.support.null_worker import NullWorker
@@ -59,10 +59,16 @@ class Client:
         self.refused: dict[int, Problem] = {}
         self.chosen: dict[int, list[float]] = {}
         self.top_ids: dict[int, list[list[int]]] = {}
+        self.scores: dict[int, list[float]] = {}
+        self.states: dict[int, list[tuple[int, int, list[float]]]] = {}
+        self.score_tops: dict[int, list[int]] = {}
         self.messages = 0
 
-    def receive(self, message: Tokens | Refused) -> None:
+    def receive(self, message: Tokens | PromptScores | Refused) -> None:
         self.messages += 1
+        if isinstance(message, PromptScores):
+            self._read_scores(message)
+            return
         if isinstance(message, Refused):
             self.refused[message.key] = message.problem
             return
@@ -84,6 +90,18 @@ class Client:
         self.problems |= message.problems
         self.cached |= message.cached
         self._read_logprobs(message, keys)
+
+    def _read_scores(self, message: PromptScores) -> None:
+        if message.states:
+            self.states.setdefault(message.key, []).append((message.start, message.count, view_f32(message.states).tolist()))
+            assert (message.chosen, message.top) == (b"", 0)
+            return
+        known = self.scores.setdefault(message.key, [])
+        assert message.key not in self.tokens, f"key {message.key}: scores after its first token"
+        assert message.key not in self.gone
+        assert message.start == len(known)
+        known += view_f32(message.chosen).tolist()
+        self.score_tops.setdefault(message.key, []).extend(view_i32(message.top_ids, message.top * len(message.chosen) // 4).tolist())
 
     def _read_logprobs(self, message: Tokens, keys: list[int]) -> None:
         if message.logprobs is None:
@@ -124,6 +142,9 @@ class Bench:
         seeds: list[int] | None = None,
         tenant: str = "",
         cache_salt: str = "",
+        constraints: Constraints | None = None,
+        banned: list[list[int]] | None = None,
+        pooling: Pooling = "",
     ) -> list[int]:
         """Send an Admit; returns its keys. Seeds default to the keys."""
         keys = [next(self._keys) for _ in range(n)]
@@ -139,6 +160,9 @@ class Bench:
                 priority=priority,
                 tenant=tenant,
                 cache_salt=cache_salt,
+                constraints=constraints,
+                banned=banned or [],
+                pooling=pooling,
             ),
             self.now,
         )
@@ -158,7 +182,7 @@ class Bench:
             if name == self.args.worker:
                 self.worker.receive(cast(ToWorker, message))
             else:
-                assert isinstance(message, Tokens | Refused)
+                assert isinstance(message, Tokens | PromptScores | Refused)
                 self.clients[name].receive(message)
 
     def deliver(self) -> bool:

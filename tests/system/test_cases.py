@@ -2,58 +2,17 @@
 
 import asyncio
 import json
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 
+from tests.support.asking import ask, edited, stream
 from tests.support.cluster import Cluster, running_cluster
 
 
-@pytest.fixture(scope="module")
-def chain(models: Path) -> Iterator[Cluster]:
-    with running_cluster(models / "chain-byte") as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def spm(models: Path) -> Iterator[Cluster]:
-    with running_cluster(models / "chain-spm") as running:
-        yield running
-
-
-async def ask(cluster: Cluster, path: str, **body: Any) -> tuple[int, dict[str, Any]]:
-    async with aiohttp.ClientSession(cluster.url) as session, session.post(path, json={"model": cluster.model} | body) as response:
-        return response.status, await response.json()
-
-
-async def stream(cluster: Cluster, path: str, **body: Any) -> list[dict[str, Any]]:
-    events: list[dict[str, Any]] = []
-    async with aiohttp.ClientSession(cluster.url) as session, session.post(path, json={"model": cluster.model, "stream": True} | body) as response:
-        assert response.status == 200, await response.text()
-        lines = [line async for line in response.content if line.startswith(b"data: ")]
-    assert lines[-1].strip() == b"data: [DONE]"
-    events += [json.loads(line[6:]) for line in lines[:-1]]
-    return events
-
-
-def edited(models: Path, name: str, target: Path, **config: Any) -> Path:
-    """A copy of a fixture with changed JSON files: `config={...}`, `generation_config=None` deletes the file."""
-    folder = target / name
-    shutil.copytree(models / name, folder)
-    for stem, change in config.items():
-        file = folder / f"{stem}.json"
-        if change is None:
-            file.unlink()
-        else:
-            file.write_text(json.dumps(json.loads(file.read_text()) | change))
-    return folder
-
-
-async def test_spaces_of_a_sentencepiece_tokenizer(spm: Cluster) -> None:  # C13
+async def test_c13_spaces_of_a_sentencepiece_tokenizer(spm: Cluster) -> None:
     jobs = [stream(spm, "/v1/completions", prompt="the", temperature=0, max_tokens=10) for _ in range(2)]
     for events in await asyncio.gather(*jobs):
         assert "".join(event["choices"][0]["text"] for event in events) == " Hello world cat"
@@ -61,7 +20,7 @@ async def test_spaces_of_a_sentencepiece_tokenizer(spm: Cluster) -> None:  # C13
     assert (status, answer["choices"][0]["text"]) == (200, " Hello world cat")
 
 
-async def test_bos_is_never_doubled(chain: Cluster) -> None:  # C09
+async def test_c09_bos_is_never_doubled(chain: Cluster) -> None:
     _, chat = await ask(chain, "/tokenize", messages=[{"role": "user", "content": "A"}])
     assert chat["tokens"] == [292, 295, 32, 294, 296]
     _, plain = await ask(chain, "/tokenize", prompt="A")
@@ -77,14 +36,14 @@ async def test_bos_is_never_doubled(chain: Cluster) -> None:  # C09
 
 
 @pytest.mark.parametrize("role", ["tool", "robot", None])
-async def test_a_template_that_refuses_is_a_400_with_its_sentence(chain: Cluster, role: str | None) -> None:  # C11
+async def test_c11_a_template_that_refuses_is_a_400_with_its_sentence(chain: Cluster, role: str | None) -> None:
     message = {"content": "A"} | ({"role": role} if role else {})
     status, answer = await ask(chain, "/v1/chat/completions", messages=[message])
     assert status == 400
     assert role is None or f"role not supported: {role}" in answer["error"]["message"]
 
 
-async def test_the_anatomy_of_a_chat_stream(chain: Cluster) -> None:  # C03
+async def test_c03_the_anatomy_of_a_chat_stream(chain: Cluster) -> None:
     without: list[dict[str, Any]] = [{}, {"stream_options": None}, {"stream_options": {}}, {"stream_options": {"include_usage": False}}]
     for options in without:
         events = await stream(
@@ -109,7 +68,7 @@ async def test_the_anatomy_of_a_chat_stream(chain: Cluster) -> None:  # C03
     assert not any(event.get("usage") for event in events[:-1])
 
 
-async def test_stop_given_as_the_text_of_a_special_token(models: Path, tmp_path: Path) -> None:  # C08
+async def test_c08_stop_given_as_the_text_of_a_special_token(models: Path, tmp_path: Path) -> None:
     folder = edited(models, "chain-byte", tmp_path, generation_config=None)
     with running_cluster(folder) as cluster:
         chat: dict[str, Any] = {"messages": [{"role": "user", "content": "A"}], "temperature": 0, "max_tokens": 8}
@@ -120,7 +79,7 @@ async def test_stop_given_as_the_text_of_a_special_token(models: Path, tmp_path:
         assert answer["choices"][0]["message"]["content"] == " the cat dog one two three"
 
 
-async def test_a_model_without_a_template(models: Path, tmp_path: Path) -> None:  # C11
+async def test_c11_a_model_without_a_template(models: Path, tmp_path: Path) -> None:
     folder = edited(models, "chain-byte", tmp_path, tokenizer_config={"chat_template": None})
     with running_cluster(folder) as cluster:
         status, answer = await ask(cluster, "/v1/chat/completions", messages=[{"role": "user", "content": "A"}])
@@ -130,7 +89,21 @@ async def test_a_model_without_a_template(models: Path, tmp_path: Path) -> None:
         assert (status, answer["choices"][0]["text"]) == (200, "Hello worldEND")
 
 
-async def test_two_clients_with_the_same_request_id(chain: Cluster) -> None:  # C32
+@pytest.mark.slow
+async def test_c11_a_template_in_a_file_of_its_own(models: Path, tmp_path: Path) -> None:
+    """A good one is used; one with a syntax error ends the start with a sentence that says where."""
+    settings = json.loads((models / "chain-byte" / "tokenizer_config.json").read_text())
+    folder = edited(models, "chain-byte", tmp_path, tokenizer_config={"chat_template": None})
+    (folder / "chat_template.jinja").write_text(settings["chat_template"])
+    with running_cluster(folder) as cluster:
+        _, answer = await ask(cluster, "/v1/chat/completions", messages=[{"role": "user", "content": "A"}], temperature=0)
+        assert answer["choices"][0]["message"]["content"] == " the cat"
+    (folder / "chat_template.jinja").write_text("{{ bos_token }}\n{% if %}")
+    with pytest.raises(AssertionError, match=r"syntax error in line 2"), running_cluster(folder):
+        pass
+
+
+async def test_c32_two_clients_with_the_same_request_id(chain: Cluster) -> None:
     async def one(prompt: str) -> str:
         body = {"model": chain.model, "prompt": prompt, "temperature": 0, "max_tokens": 2}
         async with (
@@ -156,7 +129,7 @@ async def gauges(cluster: Cluster) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("streamed", [True, False])
-async def test_clients_that_go_away_free_everything(models: Path, streamed: bool) -> None:  # C30
+async def test_c30_clients_that_go_away_free_everything(models: Path, streamed: bool) -> None:
     with running_cluster(models / "dice-byte", "--max-slots", "4") as cluster:
         body = {"model": cluster.model, "prompt": "A", "max_tokens": 1500, "ignore_eos": True, "stream": streamed}
         for _ in range(3):
@@ -175,7 +148,7 @@ async def test_clients_that_go_away_free_everything(models: Path, streamed: bool
         assert (status, answer["usage"]["completion_tokens"]) == (200, 3)
 
 
-async def test_metrics_add_up(chain: Cluster) -> None:  # C58, in small
+async def test_c58_metrics_add_up(chain: Cluster) -> None:
     async def scrape() -> dict[str, float]:
         async with aiohttp.ClientSession(chain.url) as session, session.get("/metrics") as response:
             text = await response.text()

@@ -1,27 +1,13 @@
 """The `openai` Python client, unmodified, against a real cluster on fixtures whose answers are known."""
 
 import math
-from collections.abc import Iterator
-from pathlib import Path
 
 import openai
 import pytest
 
-from tests.support.cluster import Cluster, running_cluster
+from tests.support.cluster import Cluster
 
 DICE = {"a": 0.4, "b": 0.3, "c": 0.2, "d": 0.1}
-
-
-@pytest.fixture(scope="module")
-def chain(models: Path) -> Iterator[Cluster]:
-    with running_cluster(models / "chain-byte") as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def dice(models: Path) -> Iterator[Cluster]:
-    with running_cluster(models / "dice-byte") as running:
-        yield running
 
 
 def client(cluster: Cluster) -> openai.OpenAI:
@@ -56,7 +42,7 @@ def test_chat_stream(chain: Cluster) -> None:
     assert len({(chunk.id, chunk.created, chunk.model) for chunk in chunks}) == 1
 
 
-def test_completion_split_character(chain: Cluster) -> None:  # case C01
+def test_c01_completion_split_character(chain: Cluster) -> None:
     whole = client(chain).completions.create(model=chain.model, prompt="B", temperature=0, max_tokens=6)
     deltas = [
         chunk.choices[0].text for chunk in client(chain).completions.create(model=chain.model, prompt="B", temperature=0, max_tokens=6, stream=True)
@@ -73,7 +59,7 @@ def test_completion_split_character(chain: Cluster) -> None:  # case C01
     ("stop", "include", "text"),
     [(["ldEN"], False, "Hello wor"), (["ldEN"], True, "Hello worldEN"), ([" wor"], False, "Hello"), (["D", "ldEN"], False, "Hello wor")],
 )
-def test_stop_strings_across_tokens(chain: Cluster, stop: list[str], include: bool, text: str) -> None:  # case C06
+def test_c06_stop_strings_across_tokens(chain: Cluster, stop: list[str], include: bool, text: str) -> None:
     extra = {"include_stop_str_in_output": include}
     whole = client(chain).completions.create(model=chain.model, prompt="A", temperature=0, max_tokens=10, stop=stop, extra_body=extra)
     assert (whole.choices[0].text, whole.choices[0].finish_reason) == (text, "stop")

@@ -8,6 +8,7 @@ import pytest
 
 from checkpoint.config import ModelConfig, RopeConfig, read_config
 from checkpoint.errors import CheckpointError
+from checkpoint.sampling import sampling_defaults
 
 BASE: dict[str, Any] = {
     "model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2,
@@ -242,3 +243,15 @@ def test_nothing_there(tmp_path: Path) -> None:
     (tmp_path / "a.gguf").touch()
     with pytest.raises(CheckpointError, match=r"name it itself, such as .*a\.gguf"):
         read_config(tmp_path)
+
+
+def test_sampling_defaults(tmp_path: Path) -> None:
+    assert sampling_defaults(tmp_path) == {}
+    file = tmp_path / "generation_config.json"
+    file.write_text('{"do_sample": false, "temperature": 0.6, "top_p": null, "top_k": 20, "eos_token_id": 5}')
+    assert sampling_defaults(tmp_path) == {"temperature": 0.6, "top_k": 20}
+    for bad in ('{"temperature": -1}', '{"top_p": "a"}', '{"top_k": 1.5}', '{"min_p": 2}', '{"repetition_penalty": 0}'):
+        file.write_text(bad)
+        with pytest.raises(CheckpointError, match=r"generation_config\.json"):
+            sampling_defaults(tmp_path)
+    assert sampling_defaults(tmp_path / "model.gguf") == {}

@@ -22,6 +22,8 @@ from messages.text import Detokenized, Ended, FromTokenizer, Started, TextDelta,
 ROUTES = {
     "GET /",
     "GET /version",
+    "GET /openapi.json",
+    "GET /docs",
     "GET /metrics",
     "GET /health",
     "GET /health/live",
@@ -36,6 +38,7 @@ ROUTES = {
     "POST /detokenize",
     "POST /v1/chat/completions",
     "POST /v1/completions",
+    "POST /v1/embeddings",
 }
 
 
@@ -93,6 +96,7 @@ async def test_no_handler_blocks_the_loop(blocking_is_an_error: BlockBuster) -> 
         ("/v1/chat/completions", chat),
         ("/v1/chat/completions", {**chat, "stream": True, "n": 3}),
         ("/v1/completions", {"prompt": ["A", "B"], "stream": True}),
+        ("/v1/embeddings", {"input": ["A", "B"]}),
         ("/tokenize", {"prompt": "A"}),
         ("/detokenize", {"tokens": [1]}),
     ]

@@ -44,16 +44,16 @@ CLI = {
     "bench scheduler": "--json --no-growth --rows --run-ahead --steps",
     "bench single": ENGINE,
     "bench serve": (
-        "--chunk-tokens --concurrency --device --dtype --dummy-weights --frontends --gpu-memory-utilization --json --kv-tokens --max-context "
-        "--max-slots --max-step-tokens --max-tokens --model --model-shape --paced --port --prompt-tokens --rate --requests --run-ahead --runs --seed "
-        "--start --start-args --streams --threads --timeout --tokenizers --trace --url --workload"
+        "--chunk-tokens --concurrency --device --dtype --dummy-weights --frontends --gpu-memory-utilization --json --kv-dtype --kv-tokens "
+        "--max-context --max-slots --max-step-tokens --max-tokens --model --model-shape --paced --port --prompt-tokens --rate --requests --run-ahead "
+        "--runs --seed --start --start-args --streams --threads --timeout --tokenizers --trace --url --weights --workload"
     ),
     "chat": SAMPLING,
     "cluster start": (
-        "--block-size --chat-template --chunk-tokens --detach --device --dtype --dummy-weights --frontends --gpu-memory-utilization --hang-timeout "
-        "--host --kv-dtype --kv-tokens --log-level --max-context --max-queue --max-queue-tokens --max-slots --max-step-tokens --model --port "
-        "--prefix-cache --record --record-tokens --run-ahead --served-model-name --startup-timeout --target-itl --threads --tokenizers "
-        "--trace --weights"
+        "--block-size --chat-template --chunk-tokens --detach --device --dtype --dummy-weights --frontends --generation-config "
+        "--gpu-memory-utilization --hang-timeout --host --kv-dtype --kv-tokens --log-level --max-context --max-queue --max-queue-tokens --max-slots "
+        "--max-step-tokens --model --port --prefix-cache --record --record-tokens --run-ahead --served-model-name --startup-timeout --target-itl "
+        "--threads --tokenizers --trace --weights"
     ),
     "cluster status": "--json --port",
     "cluster stop": "--port --timeout",
@@ -73,11 +73,13 @@ CLI = {
 ROUTES = [
     "DELETE /v1/requests/{id}",
     "GET /",
+    "GET /docs",
     "GET /health",
     "GET /health/live",
     "GET /health/ready",
     "GET /health/startup",
     "GET /metrics",
+    "GET /openapi.json",
     "GET /v1/models",
     "GET /v1/models/{id}",
     "GET /v1/requests",
@@ -87,6 +89,7 @@ ROUTES = [
     "POST /tokenize",
     "POST /v1/chat/completions",
     "POST /v1/completions",
+    "POST /v1/embeddings",
 ]
 
 

@@ -7,6 +7,7 @@ ROUND examples has seed + i, so a failure is repeated by that seed and ROUND exa
 """
 
 import logging
+import math
 import os
 import time
 from collections import Counter
@@ -21,7 +22,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from messages.explain import MAX_KEYS, WAITING, Explain, Explained
 from messages.result import Attached
-from messages.sampling import SamplingParams
+from messages.sampling import Constraints, SamplingParams
 from messages.text import Problem
 from messages.tokens import FINISH_END_TOKEN, FINISH_ERROR, FINISH_LENGTH
 from scheduler.errors import InvariantError
@@ -37,7 +38,9 @@ SPACES = [("", ""), ("", "pepper"), ("acme", ""), ("acme", "pepper")]
 """Tenants and salts: cache namespaces that must never meet."""
 OPENINGS = [prompt_of(CONTEXT, opening) for opening in range(3)]
 DRAINED = Problem(status=503, code="shutting_down", message="the server is shutting down")
-MUST_HAPPEN = ("preemptions", "evicted_blocks", "copied_blocks", "prefix_hits", "swaps", "seen", "restarts", "failed_steps", "429", "idle")
+MUST_HAPPEN = (
+    "preemptions", "evicted_blocks", "copied_blocks", "prefix_hits", "swaps", "seen", "restarts", "failed_steps", "429", "idle", "scored", "biased",
+)  # fmt: skip
 
 TOKENIZERS = ["tokenizer0", "tokenizer1"]
 DICE = st.integers(0, 2**24 - 1)
@@ -55,6 +58,21 @@ class Wanted:
     seed: int
     tokens: list[int]
     finish: int
+    bias: tuple[object, ...] | None
+
+
+def _changes(prompt: list[int], ends: list[int], constraints: Constraints | None, banned: list[list[int]]) -> tuple[object, ...] | None:
+    """What a worker must be told of a row's logits: whether it is closed, its entries, its words."""
+    if constraints is None:
+        return None
+    held = ends if constraints.min_tokens else []
+    never = [word[0] for word in banned if len(word) == 1]
+    named = constraints.allowed or {*constraints.bias, *held, *never}
+    entries = [
+        (token, -math.inf if token in never else constraints.bias.get(token, 0.0), len(prompt) + constraints.min_tokens if token in held else 0)
+        for token in sorted(named)
+    ]
+    return bool(constraints.allowed), tuple(entries), tuple(tuple(word) for word in banned if len(word) > 1)
 
 
 class SchedulerMachine(RuleBasedStateMachine):
@@ -124,9 +142,12 @@ class SchedulerMachine(RuleBasedStateMachine):
             space=chance.choice([0, 0, 0, 0, 1, 2, 2, 3]),
             poison=chance.choice([None] * 9 + [5, 20, 33]),
             sampling=SamplingParams(
-                logprobs=chance.randint(-1, 2), repetition_penalty=penalty, presence_penalty=0.5 if penalty != 1.0 else 0.0
+                logprobs=chance.randint(-1, 2), repetition_penalty=penalty, presence_penalty=0.5 if penalty != 1.0 else 0.0,
+                prompt_logprobs=chance.choice([-1, -1, -1, 0, 2]),
             ),
-        )
+            constraints=chance.choice([None, None, None, Constraints(bias={3: 1.5}, min_tokens=4), Constraints(allowed=[5, 6])]),
+            banned=chance.choice([[], [], [], [[7]], [[3, 5], [5, 6, 7]]]),
+        )  # fmt: skip
 
     @precondition(lambda self: self.wanted)
     @rule(dice=DICE)
@@ -159,21 +180,25 @@ class SchedulerMachine(RuleBasedStateMachine):
         space: int,
         poison: int | None,
         sampling: SamplingParams,
+        constraints: Constraints | None = None,
+        banned: list[list[int]] | None = None,
     ) -> None:
+        banned = banned if constraints and banned else []
         self._numbers += 1
         common = space << SPACE_SHIFT | (0 if poison is None else POISON_SEED_MARK | poison)
         seeds = [common | (self._numbers * 4 + choice) << 10 for choice in range(n)]
-        place = dict(zip(("tenant", "cache_salt"), SPACES[space], strict=True))
+        tenant, salt = SPACES[space]
         keys = self.bench.admit(
-            prompt, max_tokens, n=n, end_ids=ends, tokenizer=tokenizer, priority=priority, seeds=seeds, sampling=sampling, **place
-        )
+            prompt, max_tokens, n=n, end_ids=ends, tokenizer=tokenizer, priority=priority, seeds=seeds, sampling=sampling, constraints=constraints,
+            banned=banned, tenant=tenant, cache_salt=salt,
+        )  # fmt: skip
         client = self.bench.clients[tokenizer]
         for key, number in zip(keys, seeds, strict=True):
             if key in client.refused:
                 self._refused(client.refused[key], prompt)
                 continue
             tokens, finish = reference(number, prompt, max_tokens, ends, self.context, VOCAB) if len(prompt) < self.context else ([], FINISH_ERROR)
-            self.wanted[key] = Wanted(prompt, space, tokenizer, sampling, number, tokens, finish)
+            self.wanted[key] = Wanted(prompt, space, tokenizer, sampling, number, tokens, finish, _changes(prompt, ends, constraints, banned))
             client.expected[key] = tokens
 
     def _refused(self, problem: Problem, prompt: list[int]) -> None:
@@ -342,6 +367,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         else:
             assert (got, finish) == (want.tokens, want.finish), f"key {key}: {want}, {problem}"
         assert 0 <= client.cached.get(key, 0) < len(want.prompt)
+        assert self.bench.worker.biased.get(want.seed, {want.bias}) == {want.bias}
+        if got:
+            scores = [-token / 8 for token in want.prompt[1:]]
+            assert client.scores.get(key, []) == (scores if want.sampling.prompt_logprobs >= 0 else [])
+            self.happened["scored"] += bool(client.scores.get(key))
+            self.happened["biased"] += want.bias is not None
         sampling = want.sampling
         columns = (sampling.presence_penalty, sampling.frequency_penalty, sampling.repetition_penalty, sampling.temperature, sampling.top_p)
         for prompt_len, logprobs, _, *floats in self.bench.worker.admitted.get(want.seed, set()):

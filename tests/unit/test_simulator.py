@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from messages.sampling import SamplingParams
 from simulator.conversations import Conversations
 from simulator.cost import CostModel
 from simulator.errors import SimulatorError
@@ -55,6 +56,13 @@ def test_every_term_of_the_cost_counts() -> None:
     found = figures(requests(1, prompt=100, answer=3), model=cost(base=0.001, prefill_token=0.0001, decode_row=0.002, context_token=0.00001))
     assert found["ttft_ms"]["mean"] == pytest.approx(1 + 10 + 1)
     assert found["itl_ms"]["mean"] == pytest.approx(1 + 2 + (1.01 + 1.02) / 2, abs=1e-3)
+
+
+def test_logprobs_of_prompts_are_not_asked_for() -> None:
+    rng = np.random.default_rng(1)
+    job = Job(at=0.0, prompt=rng.integers(0, 900, 100, dtype=np.int32), max_tokens=5, sampling=SamplingParams(prompt_logprobs=1))
+    found = figures(FixedWorkload(name="test", fixed=[job], vocab=900))
+    assert (found["finished"], found["generated_tokens"]) == (1, 5)
 
 
 def test_a_prompt_goes_in_chunks() -> None:

@@ -48,3 +48,28 @@ def test_echo_is_the_clients_text_or_the_decoded_ids(encoder: PromptEncoder) -> 
     ids = encoder.vocabulary.encode("the cat", add_special_tokens=True)
     assert encoder.echo(TextPrompt("the cat"), ids, True) == "the cat"
     assert encoder.echo(TokenPrompt(ids), ids, True) == "the cat"
+
+
+def test_words_as_tokens(models: Path) -> None:
+    encoder = PromptEncoder(folder_vocabulary(models / "chain-byte"), None)
+    assert encoder.forbidden(["a", "world", " cat", "a"]) == [
+        encoder.vocabulary.encode(text, False) for text in ("a", " a", "world", " world", " cat", "  cat")
+    ]
+    for word in ("", "b" * 17):
+        with pytest.raises(RequestError) as caught:
+            encoder.forbidden([word])
+        assert (caught.value.problem.code, caught.value.problem.param) == ("invalid_bad_words", "bad_words")
+
+
+def test_the_end_of_a_prompt_is_kept(models: Path) -> None:
+    encoder = PromptEncoder(folder_vocabulary(models / "chain-byte"), None)
+    assert encoder.encode(TokenPrompt(list(range(50))), 20, 5) == [45, 46, 47, 48, 49]
+    assert encoder.encode(TextPrompt("abc"), 20, 5) == [292, 64, 65, 66]
+    assert encoder.encode(TextPrompt("a" * 5000), 20, 3) == [64] * 3
+    for keep in (20, 5000):
+        with pytest.raises(RequestError) as caught:
+            encoder.encode(TextPrompt("a" * 5000), 20, keep)
+        assert caught.value.problem.code == "context_length_exceeded"
+    with pytest.raises(RequestError) as caught:
+        encoder.encode(TextPrompt("a" * (MAX_TOKENIZE_CHARACTERS + 1)), 20, 3)
+    assert caught.value.problem.code == "text_too_long"

@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 
 from messages.request import Generate, TextPrompt
 from messages.sampling import SamplingParams, StopRules
-from messages.text import Ended, TextDelta, TokenLogprob
+from messages.text import FINISH_STOP, Ended, TextDelta, TokenLogprob
 from messages.tokens import FINISH_END_TOKEN, FINISH_LENGTH, RUNNING
 from tests.support.tokenizers import folder_vocabulary
 from tokenizer_proc.detokenizer import Detokenizer, decode
+from tokenizer_proc.extras import Extras
+from tokenizer_proc.scores import Scoring
 from tokenizer_proc.sequences import Sequence, end_rules
 from tokenizer_proc.stops import StopMatcher
 from tokenizer_proc.vocabulary import Vocabulary
@@ -41,6 +43,35 @@ def play(state: Sequence, ids: list[int], finish: int) -> tuple[list[TextDelta],
         if answer is not None:
             deltas.append(answer)
     raise AssertionError("the sequence did not end")
+
+
+def test_stop_strings_wait_for_min_tokens(vocabulary: Vocabulary) -> None:
+    """A match that begins before the last of them is none; one that begins behind it is."""
+    for least, said in ((0, ""), (1, "a"), (2, "aa"), (4, "aaaa")):
+        state = sequence(vocabulary, ["a"])
+        state.extras = Extras(min_tokens=least)
+        deltas, ended = play(state, [64] * 6, FINISH_LENGTH)
+        assert "".join(delta.text for delta in deltas) + ended.text == said
+        assert (ended.finish, ended.completion_tokens) == (FINISH_STOP, least + 1)
+
+
+def test_ids_and_the_prompts_own_go_out_once(vocabulary: Vocabulary) -> None:
+    state = sequence(vocabulary, ["ab"])
+    state.extras = Extras(with_ids=True, prompt_ids=[7, 8], scoring=Scoring([7], vocabulary.pieces, True))
+    deltas, ended = play(state, [64, 66, 64, 65], FINISH_LENGTH)
+    assert [delta.ids for delta in deltas] == [[64, 66]]
+    assert (deltas[0].prompt_ids, len(deltas[0].prompt)) == ([7, 8], 1)
+    assert (ended.ids, ended.prompt, ended.prompt_ids, ended.text) == ([64, 65], [], [], "")
+
+
+def test_a_silent_sequence_says_its_prompt_only(vocabulary: Vocabulary) -> None:
+    for finish in (FINISH_LENGTH, FINISH_END_TOKEN):
+        state = sequence(vocabulary, [], prefix="prompt")
+        state.extras = Extras(silent=True, with_ids=True, prompt_ids=[7], scoring=Scoring([7], vocabulary.pieces, True))
+        ended = state.take(64, finish, None)
+        assert isinstance(ended, Ended)
+        assert (ended.text, ended.finish, ended.tokens, ended.completion_tokens, ended.ids) == ("prompt", "length", 0, 0, [])
+        assert (len(ended.prompt), ended.prompt_ids) == (1, [7])
 
 
 def generate(strings: list[str], token_ids: list[int], ignore_eos: bool = False, skip_special_tokens: bool = True) -> Generate:

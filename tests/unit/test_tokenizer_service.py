@@ -27,11 +27,11 @@ class GatedEncoder(PromptEncoder):
 
     gate: threading.Event = field(default_factory=threading.Event)
 
-    def encode(self, prompt: Prompt, context: int | None = None) -> list[int]:
+    def encode(self, prompt: Prompt, context: int | None = None, keep: int | None = None) -> list[int]:
         assert self.gate.wait(10)
         if prompt == TextPrompt("panic"):
             raise BaseException("a panic")
-        return super().encode(prompt, context)
+        return super().encode(prompt, context, keep)
 
 
 @dataclass

@@ -4,7 +4,7 @@ import gc
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from kernels.prefill_attention import tile_tokens
 from kernels.reference.sampling import Sampled, SamplingBatch
 from messages.plan import StepPlan
 from transport.columns import I32, view_i32
+from worker.bias import sample_biased
 from worker.compilers import Compilers
 from worker.decoder import Decoder, StepInput
 from worker.engine import DeviceError, StepError
@@ -27,8 +28,9 @@ from worker.resident.graphs import Graphs, Key, padded_sizes
 from worker.resident.layout import lay_out
 from worker.resident.parcel import Parcel, Parcels
 from worker.resident.penalties import PooledSlots
-from worker.resident.reader import Asked, Deliver, Launched, Reader
+from worker.resident.reader import Asked, Deliver, Launched, Reader, Scoring
 from worker.resident.wishes import FILTERED, PLAIN, SEPARATE, Wishes, wishes_of
+from worker.scores import Found, Scored, compute
 from worker.totals import Totals
 from worker.tracing import Tracing
 
@@ -227,11 +229,12 @@ class ResidentEngine:
         sampled = np.concatenate((np.flatnonzero(rows.sample), np.arange(prompts, len(rows.slot))))
         slot = rows.slot[sampled]
         self.slots.last[slot] = DRAWN
-        same = plan.decode is None and plan.admit is None and not prompts
+        same = plan.decode is None and plan.admit is None and not prompts and not self.slots.biased.rows
         wishes = self._wishes if same and self._wishes is not None else wishes_of(self.slots, slot)
         self._wishes = None if prompts else wishes
+        scoring = None
         if prompts or len(copies[0]):
-            token, asked = self._mixed(parcel, rows, sampled, wishes, pairs, copies)
+            token, asked, scoring = self._mixed(parcel, rows, sampled, wishes, pairs, copies)
         else:
             token, asked = self._decoding(parcel, rows, wishes, pairs)
         if len(slot):
@@ -241,7 +244,7 @@ class ResidentEngine:
         self._results.put(
             Launched(
                 session=plan.session, step=plan.step, slot=slot, parcel=parcel, prefill_tokens=len(rows.tokens), decode_tokens=rows.decodes,
-                queued=queued, asked=asked, applying=applying, launched=time.monotonic(),
+                queued=queued, asked=asked, scoring=scoring, applying=applying, launched=time.monotonic(),
             )
         )  # fmt: skip
 
@@ -260,7 +263,7 @@ class ResidentEngine:
             pairs.append(self._arena.column("length", fresh, slots.length[fresh].astype(np.int32)))
         if plan.append is not None:
             pairs.append(self._arena.appended(view_i32(plan.append.slot), view_i32(plan.append.index), slots.table))
-        if slots.penalties and prompts:
+        if slots.noting and prompts:
             parts = np.split(rows.tokens, np.cumsum(rows.count[:prompts])[:-1])
             for slot, start, part in zip(chunks.tolist(), rows.start.tolist(), parts, strict=False):
                 slots.note(slot, part, start)
@@ -293,7 +296,7 @@ class ResidentEngine:
         """A step of decode rows only: from its graph, but for sampling that few rows ask for."""
         size = self._graphs.padded(len(rows.slot)) if len(rows.slot) else 0
         pairs.append(self._place(rows.slot, size))
-        there = self._write(parcel, pairs, wishes.columns)
+        there = self._write(parcel, pairs, [*wishes.columns, *wishes.bias])
         if not size:
             return self._arena.rows[:0], None
         out = self._graphs.run((size, wishes.mode), lambda: self._decode(size, wishes.mode))
@@ -313,35 +316,51 @@ class ResidentEngine:
 
     def _mixed(
         self, parcel: Parcel, rows: Rows, sampled: np.ndarray, wishes: Wishes, pairs: list[I32], copies: tuple[I32, I32]
-    ) -> tuple[Tensor, Asked | None]:
+    ) -> tuple[Tensor, Asked | None, Scoring | None]:
         """A step with prompt chunks or block copies, launch by launch."""
         layout = lay_out(rows, sampled, self._tile) if len(rows.slot) else None
         columns = [] if layout is None else layout.columns
-        there = self._write(parcel, pairs, [*copies, *columns, *wishes.columns])
+        asked = rows.scored
+        scored = [] if asked is None else [asked.index.astype(np.int32), asked.token, asked.pool_index.astype(np.int32)]
+        there = self._write(parcel, pairs, [*copies, *columns, *wishes.columns, *wishes.bias, *scored])
         source, target = there[0].long(), there[1].long()
         if len(source):
             self._kernels.copy_blocks(self.cache.k, source, target)
             self._kernels.copy_blocks(self.cache.v, source, target)
         if layout is None:
-            return source, None
+            return source, None, None
         drawn = there[7]
-        logits = self._logits(there[2:8], rows.decodes)
-        return self._sample(parcel, logits, drawn, wishes, there[8:]) if len(drawn) else (drawn, None)
+        x = self._hidden_of(there[2:8], rows.decodes)
+        scoring = None if asked is None else self._score(x, asked, there[-3:])
+        if not len(drawn):
+            return drawn, None, scoring
+        return *self._sample(parcel, self._decoder.logits(x, there[6]), drawn, wishes, there[8 : len(there) - len(scored)]), scoring
+
+    def _score(self, x: Tensor, scored: Scored, columns: list[Tensor]) -> Scoring:
+        found = compute(self._decoder, self._kernels, x, scored, *(column.long() for column in columns))
+        return Scoring(scored=scored, found=Found(**{part.name: _to_host(getattr(found, part.name)) for part in fields(found)}))
 
     def _logits(self, columns: list[Tensor], decodes: int) -> Tensor:
+        """Of a mixed step, see `_hidden_of`."""
+        return self._decoder.logits(self._hidden_of(columns, decodes), columns[4])
+
+    def _hidden_of(self, columns: list[Tensor], decodes: int) -> Tensor:
         """Of a mixed step with a layout's `columns`, the last `decodes` tokens of which are decode rows and taken from the device's state."""
         token, slot, position, tiles, wanted, _ = columns
         first = len(token) - decodes
         if decodes:
             self._kernels.begin_rows(self._arena.columns, slot[first:], token[first:], position[first:])
-        return self._forward(token, slot, position, tiles, wanted, decodes)
+        return self._hidden(token, slot, position, tiles, wanted, decodes)
 
     def _forward(self, token: Tensor, slot: Tensor, position: Tensor, tiles: Tensor, wanted: Tensor | None, singles: int) -> Tensor:
+        return self._decoder.logits(self._hidden(token, slot, position, tiles, wanted, singles), wanted)
+
+    def _hidden(self, token: Tensor, slot: Tensor, position: Tensor, tiles: Tensor, wanted: Tensor | None, singles: int) -> Tensor:
         window = self.config.window
         full = AttentionBatch(table=self._arena.table, slot=slot, position=position, tiles=tiles, singles=singles, window=None)
         windowed = full if window is None else replace(full, window=window)
         step = StepInput(tokens=token, positions=position, wanted=wanted, full=full, windowed=windowed)
-        return self._decoder.forward(step, self.cache.k, self.cache.v)
+        return self._decoder.hidden(step, self.cache.k, self.cache.v)
 
     # Sampling
 
@@ -359,13 +378,17 @@ class ResidentEngine:
     def _sample(self, parcel: Parcel, logits: Tensor, slot: Tensor, wishes: Wishes, there: list[Tensor]) -> tuple[Tensor, Asked | None]:
         """Sample with everything the rows wish for; `there`: the wishes' columns on the device."""
         batch = replace(self._batch(slot, wishes.filtered), logprob_rows=wishes.logprob_rows, logprob_counts=wishes.logprob_counts)
+        own = len(wishes.columns)
         if wishes.penal:
-            row, owner, factors = there
+            row, owner, factors = there[:own]
             batch = replace(batch, penalties=self.slots.gather(row, owner, factors.view(torch.float32)))
-        out = self._kernels.sample(logits, batch)
+        bias = self.slots.biased.read(there[own:]) if wishes.bias else None
+        out = sample_biased(self._kernels, logits, batch, bias)
         token = self._kernels.finish_rows(self._arena.columns, slot, out.token, out.finite)
         if wishes.penal:
             self.slots.sampled(owner, token[row.long()])
+        if wishes.bias:
+            self.slots.biased.sampled(there[own:], token)
         return token, _ask(parcel, out, wishes)
 
 
@@ -374,3 +397,9 @@ def _ask(parcel: Parcel, out: Sampled, wishes: Wishes) -> Asked | None:
         return None
     chosen, top, top_ids = parcel.fetch([out.chosen, out.top, out.top_ids])
     return Asked(rows=wishes.logprob_rows, counts=wishes.logprob_counts, chosen=chosen, top=top, top_ids=top_ids)
+
+
+def _to_host(part: Tensor) -> Tensor:
+    """A copy on the host that is there when the step is done, for what few steps bring back."""
+    there = torch.empty(part.shape, dtype=part.dtype, pin_memory=part.is_cuda)
+    return there.copy_(part, non_blocking=True)

@@ -10,11 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from messages.result import NON_FINITE, OK, StepResult
+from messages.result import NON_FINITE, OK, ScoreColumns, StepResult
 from messages.tokens import LogprobColumns
 from transport.columns import I32, pack_f32, pack_i32, pack_u8
 from worker.resident.parcel import Parcel, Parcels
 from worker.resident.trace import StepTrace
+from worker.scores import Found, Scored, score_columns
 from worker.totals import Totals
 from worker.tracing import Tracing, Work
 
@@ -51,6 +52,17 @@ class Asked:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Scoring:
+    """Logprobs and hidden states of prompts on their way to the host."""
+
+    scored: Scored
+    found: Found
+
+    def columns(self) -> ScoreColumns:
+        return score_columns(self.scored, self.found)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Launched:
     """A step that the device has yet to finish. In seconds of `time.monotonic()`: `applying` its plan from and to, and when it was `launched`."""
 
@@ -64,6 +76,7 @@ class Launched:
     applying: tuple[float, float]
     launched: float
     asked: Asked | None = None
+    scoring: Scoring | None = None
 
 
 class Reader:
@@ -116,6 +129,7 @@ class Reader:
             token=pack_i32(token),
             status=pack_u8(np.where(token >= 0, OK, NON_FINITE)),
             logprobs=logprobs,
+            scores=None if step.scoring is None else step.scoring.columns(),
             seconds=seconds,
             queued=step.queued,
         )

@@ -16,7 +16,8 @@ FACTORS = ("repetition_penalty", "presence_penalty", "frequency_penalty")
 class Wishes:
     """`filtered`: some row has top-k, top-p or min-p. `penal`: batch rows with penalties. Rows of `logprob_rows` want `logprob_counts` alternatives.
 
-    `columns` go to the device when rows are sampled apart from the graph: rows with penalties, their slots, their factors [3, N].
+    `columns` go to the device when rows are sampled apart from the graph: rows with penalties, their slots, their factors [3, N]. So do those
+    of `bias` (see `worker.bias.Biased.columns`).
     """
 
     filtered: bool
@@ -24,11 +25,12 @@ class Wishes:
     logprob_rows: list[int]
     logprob_counts: list[int]
     columns: list[I32]
+    bias: list[I32]
 
     @property
     def mode(self) -> str:
         """Which kind of graph the step takes."""
-        if self.penal or self.logprob_rows:
+        if self.penal or self.logprob_rows or self.bias:
             return SEPARATE
         return FILTERED if self.filtered else PLAIN
 
@@ -46,4 +48,5 @@ def wishes_of(slots: Slots, slot: I32) -> Wishes:
         logprob_rows=rows.tolist(),
         logprob_counts=asked[rows].tolist(),
         columns=[np.array(penal, np.int32), slot[penal], np.stack([floats[name][penal] for name in FACTORS]).view(np.int32)] if penal else [],
+        bias=slots.biased.columns(slot, slots.length[slot]) if slots.biased.rows else [],
     )

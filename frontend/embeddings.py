@@ -1,0 +1,99 @@
+"""POST /v1/embeddings: a prompt's last hidden states, pooled and divided by their length."""
+
+import base64
+import secrets
+from array import array
+from collections.abc import Iterable
+
+import msgspec
+from aiohttp import web
+
+from frontend import bodies, refusals
+from frontend.completions import refuse_long_ids
+from frontend.core import Core, read_body
+from frontend.errors import ApiError, invalid
+from frontend.middleware import REQUEST_ID
+from frontend.register import Entry
+from frontend.schema import EmbeddingRequest
+from frontend.streams import Event
+from messages.request import Generate, Prompt
+from messages.sampling import SamplingParams, StopRules
+from messages.text import Ended
+
+FIELD = "input"
+
+
+class EmbeddingData(msgspec.Struct):
+    """`embedding`: numbers, or (base64) their bytes as little-endian float32."""
+
+    object: str
+    index: int
+    embedding: list[float] | str
+
+
+class EmbeddingUsage(msgspec.Struct):
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingBody(msgspec.Struct):
+    object: str
+    data: list[EmbeddingData]
+    model: str
+    usage: EmbeddingUsage
+
+
+async def embeddings(core: Core, http: web.Request) -> web.Response:
+    """One embedding for each prompt, in order."""
+    request = bodies.decode(await read_body(http, core.args.body_limit), EmbeddingRequest, refusals.EMBEDDING)
+    core.check_model(request.model)
+    if request.truncate_prompt_tokens == 0:
+        raise invalid("truncate_prompt_tokens must be -1 or at least 1.", "truncate_prompt_tokens")
+    prompts = bodies.prompts(request.input, request.add_special_tokens, FIELD)
+    if request.truncate_prompt_tokens is None:
+        refuse_long_ids(prompts, core.view.context(), FIELD)
+    run = core.dispatcher.open()
+    entry = Entry(f"embd-{secrets.token_hex(16)}", http[REQUEST_ID], http.path, False, request.priority, run)
+    core.register.enter(entry)
+    try:
+        for prompt in prompts:
+            run.generate(_message(core, request, prompt))
+        vectors = _vectors(await run.everything())
+    except ApiError as error:
+        error.param = FIELD if error.param == "prompt" else error.param
+        raise
+    finally:
+        run.close()
+        core.register.leave(entry)
+    shape = _numbers if request.encoding_format == "float" else _base64
+    data = [EmbeddingData("embedding", index, shape(vectors[index])) for index in range(len(prompts))]
+    body = EmbeddingBody("list", data, core.args.model_name, EmbeddingUsage(run.prompt_tokens, run.prompt_tokens))
+    return web.Response(body=msgspec.json.encode(body), content_type="application/json")
+
+
+def _message(core: Core, request: EmbeddingRequest, prompt: Prompt) -> Generate:
+    return Generate(
+        frontend=core.args.name,
+        keys=core.dispatcher.new_keys(1),
+        seeds=[0],
+        prompt=prompt,
+        sampling=SamplingParams(),
+        stop=StopRules(max_tokens=0),
+        priority=request.priority,
+        truncate=request.truncate_prompt_tokens,
+        pooling=request.pooling,
+    )
+
+
+def _vectors(events: Iterable[Event]) -> dict[int, bytes]:
+    return {index: event.embedding for index, event in events if isinstance(event, Ended)}
+
+
+def _numbers(vector: bytes) -> list[float]:
+    values = array("f")
+    values.frombytes(vector)
+    return values.tolist()
+
+
+def _base64(vector: bytes) -> str:
+    return base64.b64encode(vector).decode("ascii")

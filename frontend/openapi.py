@@ -1,0 +1,138 @@
+"""The OpenAPI 3.1 description of the API, made from the Structs of requests and answers."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from frontend.bodies import MAX_BIAS, MAX_PROMPTS
+from frontend.errors import ErrorBody
+from frontend.health import VERSION
+from frontend.operations import COMMON, EVENTS, JSON, OPERATIONS, Operation
+from messages.sampling import MAX_BIASED
+
+Schema = dict[str, Any]
+TEMPLATE = "#/components/schemas/{name}"
+WORDS = {
+    400: "A field is wrong, unknown or not supported, or the prompt is too long",
+    404: "There is no such thing",
+    405: "The method is not allowed here",
+    408: "The body took too long to arrive",
+    413: "The body is too large",
+    415: "The Content-Encoding is not known",
+    417: "The Expect header is not known",
+    429: "The queue is full; try again after Retry-After seconds",
+    499: "The request was cancelled by DELETE",
+    500: "A fault of the server",
+    503: "Not ready, overloaded or stopping; try again after Retry-After seconds",
+}
+_ID: Schema = {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}
+_IDS: Schema = {"type": "array", "items": _ID, "minItems": 1}
+_PROMPT: Schema = {
+    "anyOf": [
+        {"type": "string"},
+        _IDS,
+        {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": MAX_PROMPTS},
+        {"type": "array", "items": _IDS, "minItems": 1, "maxItems": MAX_PROMPTS},
+    ]
+}
+_PART: Schema = {
+    "type": "object",
+    "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
+    "required": ["type", "text"],
+    "additionalProperties": False,
+}
+_MESSAGES: Schema = {
+    "type": "array",
+    "minItems": 1,
+    "items": {
+        "type": "object",
+        "description": "Other fields that servers answer with are accepted where they are null or empty.",
+        "properties": {"role": {"type": "string"}, "content": {"anyOf": [{"type": "string"}, {"type": "array", "items": _PART}]}},
+        "required": ["role", "content"],
+    },
+}
+_BIAS: Schema = {
+    "type": "object",
+    "propertyNames": {"pattern": "^[0-9]{1,10}$"},
+    "additionalProperties": {"type": "number", "minimum": -MAX_BIAS, "maximum": MAX_BIAS},
+    "maxProperties": MAX_BIASED,
+}
+# What the type of a field does not say.
+_BY_NAME = {"prompt": _PROMPT, "input": _PROMPT, "messages": _MESSAGES, "logit_bias": _BIAS}
+_CUT = ("max_tokens", "max_completion_tokens", "top_k")
+"""Larger values are the same as the largest."""
+_NEUTRAL = "Accepted only at values that change nothing."
+
+
+def document() -> Schema:
+    """The whole description."""
+    kinds = [kind for operation in OPERATIONS for kind in (operation.gives, operation.body, operation.events) if kind is not None]
+    _, components = msgspec.json.schema_components([*kinds, ErrorBody], ref_template=TEMPLATE)
+    schemas = dict(components)
+    for operation in OPERATIONS:
+        if operation.body is not None:
+            schemas[operation.body.__name__] = _request(schemas[operation.body.__name__], operation)
+    paths: dict[str, Schema] = {}
+    for operation in OPERATIONS:
+        paths.setdefault(operation.path, {})[operation.method] = _operation(operation)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Pagewire", "version": VERSION, "description": "A server of large language models with OpenAI's API."},
+        "paths": paths,
+        "components": {"schemas": schemas},
+    }
+
+
+def _operation(operation: Operation) -> Schema:
+    described: Schema = {
+        "operationId": f"{operation.method}_{operation.path.strip('/').replace('/', '_').replace('{', '').replace('}', '').replace('.', '_')}",
+        "summary": operation.summary,
+        "tags": [operation.tag],
+        "responses": dict(_responses(operation)),
+    }
+    parameters = [{"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}] if "{id}" in operation.path else []
+    parameters += [{"name": name, "in": "query", "required": False, "schema": schema} for name, schema in operation.query.items()]
+    if parameters:
+        described["parameters"] = parameters
+    if operation.body is not None:
+        described["requestBody"] = {"required": True, "content": {JSON: {"schema": _reference(operation.body)}}}
+    return described
+
+
+def _responses(operation: Operation) -> Iterator[tuple[str, Schema]]:
+    schema = {"type": "string"} if operation.media != JSON else {"type": "object"} if operation.gives is None else _reference(operation.gives)
+    content: Schema = {operation.media: {"schema": schema}}
+    if operation.events is not None:
+        text = f"Events of {operation.events.__name__}, each behind `data: `, then `data: [DONE]`."
+        content[EVENTS] = {"schema": {"type": "string", "description": text}}
+    yield "200", {"description": "Done", "content": content}
+    for status in operation.also:
+        yield str(status), {"description": WORDS[status], "content": {operation.media: {"schema": schema}}}
+    for status in sorted({*COMMON, *operation.errors}):
+        yield str(status), {"description": WORDS[status], "content": {JSON: {"schema": _reference(ErrorBody)}}}
+
+
+def _reference(kind: object) -> Schema:
+    schema: Schema = msgspec.json.schema_components([kind], ref_template=TEMPLATE)[0][0]
+    return schema
+
+
+def _request(schema: Schema, operation: Operation) -> Schema:
+    """null is the same as leaving a field out, fields with a neutral value are known, others are refused."""
+    required = schema.get("required", [])
+    fields = {name: _field(name, value, name in required) for name, value in schema["properties"].items()}
+    for name, neutral in operation.neutral.items():
+        shown = {"type": "null"} if neutral.schema is None else {"anyOf": [neutral.schema, {"type": "null"}]}
+        fields[name] = {**shown, "description": _NEUTRAL}
+    return {**schema, "properties": fields, "additionalProperties": False}
+
+
+def _field(name: str, schema: Schema, required: bool) -> Schema:
+    shown = dict(_BY_NAME[name], **({"default": schema["default"]} if "default" in schema else {})) if name in _BY_NAME else dict(schema)
+    choices = [{key: value for key, value in choice.items() if key != "maximum" or name not in _CUT} for choice in shown.pop("anyOf", [shown])]
+    if not required and {"type": "null"} not in choices:
+        choices.append({"type": "null"})
+    default = {"default": schema["default"]} if "default" in schema else {}
+    choices = [{key: value for key, value in choice.items() if key != "default"} for choice in choices]
+    return {**(choices[0] if len(choices) == 1 else {"anyOf": choices}), **default}
