@@ -107,7 +107,7 @@ def _share_out(
     origin = begin - tile
     second = 1 + tl.where(origin < wide, origin // (each + 1), more + (origin - wide) // tl.maximum(each, 1))
     # By items, the rows with most tiles first.
-    even = tl.max(tiles, 0).to(tl.int64) * rows * 4 <= tl.sum(tiles, 0).to(tl.int64) * 5
+    even = tl.max(tiles, 0).to(tl.int64) * rows * 2 <= tl.sum(tiles, 0).to(tl.int64) * 3  # the longest at most 1.5 times the mean
     if (way == 1) | ((way == 2) & even):
         order = tl.sort(tiles * ROWS + (ROWS - 1 - row), descending=True)
         own = tl.minimum(ROWS - 1 - _pick(row, share // heads, order) % ROWS, rows - 1)

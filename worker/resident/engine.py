@@ -331,14 +331,15 @@ class ResidentEngine:
             return source, None, None
         drawn = there[7]
         x = self._hidden_of(there[2:8], rows.decodes)
-        scoring = None if asked is None else self._score(x, asked, there[-3:])
+        scoring = None if asked is None else self._score(parcel, x, asked, there[-3:])
         if not len(drawn):
             return drawn, None, scoring
         return *self._sample(parcel, self._decoder.logits(x, there[6]), drawn, wishes, there[8 : len(there) - len(scored)]), scoring
 
-    def _score(self, x: Tensor, scored: Scored, columns: list[Tensor]) -> Scoring:
+    def _score(self, parcel: Parcel, x: Tensor, scored: Scored, columns: list[Tensor]) -> Scoring:
         found = compute(self._decoder, self._kernels, x, scored, *(column.long() for column in columns))
-        return Scoring(scored=scored, found=Found(**{part.name: _to_host(getattr(found, part.name)) for part in fields(found)}))
+        names = [part.name for part in fields(found)]
+        return Scoring(scored=scored, found=Found(**dict(zip(names, parcel.fetch("scored", [getattr(found, name) for name in names]), strict=True))))
 
     def _logits(self, columns: list[Tensor], decodes: int) -> Tensor:
         """Of a mixed step, see `_hidden_of`."""
@@ -395,11 +396,5 @@ class ResidentEngine:
 def _ask(parcel: Parcel, out: Sampled, wishes: Wishes) -> Asked | None:
     if out.chosen is None or out.top is None or out.top_ids is None:
         return None
-    chosen, top, top_ids = parcel.fetch([out.chosen, out.top, out.top_ids])
+    chosen, top, top_ids = parcel.fetch("asked", [out.chosen, out.top, out.top_ids])
     return Asked(rows=wishes.logprob_rows, counts=wishes.logprob_counts, chosen=chosen, top=top, top_ids=top_ids)
-
-
-def _to_host(part: Tensor) -> Tensor:
-    """A copy on the host that is there when the step is done, for what few steps bring back."""
-    there = torch.empty(part.shape, dtype=part.dtype, pin_memory=part.is_cuda)
-    return there.copy_(part, non_blocking=True)

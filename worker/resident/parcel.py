@@ -40,7 +40,7 @@ class Parcel:
         self._device = device
         self.up = self._host(words)
         self.down = self._host(rows)
-        self._more = self._host(0)
+        self._more: dict[str, Tensor] = {}
         self.sending = (0.0, 0.0)
         self.begun: Event = torch.cuda.Event(enable_timing=True) if self._pinned else _Past()
         self.done: Event = torch.cuda.Event(enable_timing=True) if self._pinned else _Past()
@@ -64,14 +64,18 @@ class Parcel:
         """Ask for the tokens; they are in `down` once `done` has passed."""
         self.down[: len(token)].copy_(token, non_blocking=True)
 
-    def fetch(self, parts: list[Tensor]) -> list[Tensor]:
-        """The same tensors on the host, of 4 or 8 bytes a number; filled once `done` has passed, and valid until the parcel is used again."""
+    def fetch(self, what: str, parts: list[Tensor]) -> list[Tensor]:
+        """The same tensors on the host, of 4 or 8 bytes a number; filled once `done` has passed, and valid until the parcel is used again.
+
+        Their memory is kept here, by the name of what they are (one call a step for each): the thread that reads results must free no pinned
+        memory, for torch then records an event on a stream that a graph may just be captured on.
+        """
         sizes = [-(-part.nbytes // (4 * ALIGNMENT)) * ALIGNMENT for part in parts]
-        if sum(sizes) > len(self._more):
-            self._more = self._host(int(sum(sizes) * SPARE))
+        if sum(sizes) > len(self._more.get(what, ())):
+            self._more[what] = self._host(int(sum(sizes) * SPARE))
         found = [
             there[: part.nbytes // 4].view(part.dtype).view(part.shape)
-            for part, there in zip(parts, self._more[: sum(sizes)].split(sizes), strict=True)
+            for part, there in zip(parts, self._more[what][: sum(sizes)].split(sizes), strict=True)
         ]
         for part, there in zip(parts, found, strict=True):
             there.copy_(part, non_blocking=True)
