@@ -34,7 +34,7 @@ types: $(VENV)/.dev-installed
 	$(BIN)/mypy .
 
 # The scheduler and the messages are tested under branch coverage, which must be whole; with PYTEST_ARGS there is one plain run.
-COVERING := $(filter-out %/test_scheduler_speed.py,$(wildcard $(addprefix tests/unit/test_,scheduler_*.py rec*.py replay.py prefix_model.py)))
+COVERING := $(filter-out %/test_scheduler_speed.py,$(wildcard $(addprefix tests/unit/test_,scheduler_*.py frontend_peers.py rec*.py replay.py prefix_model.py)))
 
 tests: $(VENV)/.dev-installed
 ifeq ($(PYTEST_ARGS),)

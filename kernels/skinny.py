@@ -32,15 +32,11 @@ class Settings(NamedTuple):
 
 @triton.jit(do_not_specialize=["rows"])
 def _skinny(
-    x_ptr: tl.tensor, w_ptr: tl.tensor, scale_ptr: tl.tensor, bias_ptr: tl.tensor, out_ptr: tl.tensor, parts_ptr: tl.tensor, counter_ptr: tl.tensor,
-    rows: tl.tensor,
+    x_ptr: tl.tensor, w_ptr: tl.tensor, bias_ptr: tl.tensor, out_ptr: tl.tensor, parts_ptr: tl.tensor, counter_ptr: tl.tensor, rows: tl.tensor,
     N: tl.constexpr, K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PARTS: tl.constexpr, LENGTH: tl.constexpr,
-    GATED: tl.constexpr, ADD: tl.constexpr, BIAS: tl.constexpr, SCALED: tl.constexpr, PDL: tl.constexpr,
+    GATED: tl.constexpr, ADD: tl.constexpr, BIAS: tl.constexpr, PDL: tl.constexpr,
 ) -> None:  # fmt: skip
-    """out [rows, N] of x [rows, K] and the weight [N, K], or [2N, K] when GATED; each part goes over LENGTH of K.
-
-    SCALED: row n of the weight counts `scale[n]` times, and its elements are of any type that x can hold.
-    """
+    """out [rows, N] of x [rows, K] and the weight [N, K], or [2N, K] when GATED; each part goes over LENGTH of K."""
     trigger(PDL)
     tile = tl.program_id(0)
     part = tl.program_id(1)
@@ -64,15 +60,11 @@ def _skinny(
         w_cell = weight_row[:, None] * K + k[None, :]
         x = tl.load(x_ptr + row[:, None] * K + k[None, :], mask=(row < rows)[:, None] & there, other=0.0)
         w = tl.load(w_ptr + w_cell) if K % BK == 0 else tl.load(w_ptr + w_cell, mask=there, other=0.0)
-        y = tl.dot(x, tl.trans(w.to(x.dtype)), y, input_precision="ieee")
+        y = tl.dot(x, tl.trans(w), y, input_precision="ieee")
         if GATED:
             up_ptr = w_ptr + N * K + w_cell
             w = tl.load(up_ptr) if K % BK == 0 else tl.load(up_ptr, mask=there, other=0.0)
-            up = tl.dot(x, tl.trans(w.to(x.dtype)), up, input_precision="ieee")
-    if SCALED:  # before the parts are added: all of them are scaled alike
-        y *= tl.load(scale_ptr + weight_row)[None, :]
-        if GATED:
-            up *= tl.load(scale_ptr + N + weight_row)[None, :]
+            up = tl.dot(x, tl.trans(w), up, input_precision="ieee")
     if PARTS == 1:
         if GATED:
             y = silu(y) * up
@@ -112,13 +104,9 @@ def settings_for(rows: int, columns: int, depth: int, gated: bool) -> Settings:
 
 
 def product(
-    x_TM: Tensor, weight: Tensor, bias: Tensor | None, out_TN: Tensor, gated: bool = False, add: bool = False, settings: Settings | None = None,
-    scale: Tensor | None = None,
-) -> None:  # fmt: skip
-    """Into (or, with `add`, onto) `out_TN` the product of x with `weight` [N, M]; with [2N, M], gate first, if gated. All contiguous.
-
-    `scale`: float32 [N], or [2N]: factors of the rows of a `weight` of a narrower type (float8_e4m3fn).
-    """
+    x_TM: Tensor, weight: Tensor, bias: Tensor | None, out_TN: Tensor, gated: bool = False, add: bool = False, settings: Settings | None = None
+) -> None:
+    """Into (or, with `add`, onto) `out_TN` the product of x with `weight` [N, M]; with [2N, M], gate first, if gated. All contiguous."""
     (rows, depth), columns = x_TM.shape, out_TN.shape[1]
     chosen = settings or settings_for(rows, columns, depth, gated)
     parts = 1 if gated else chosen.parts
@@ -127,9 +115,8 @@ def product(
         raise ValueError(f"{parts} parts of [{rows}, {columns}] do not fit the scratch memory")
     scratch, counters = _scratch(x_TM.device) if parts > 1 else (None, None)
     launch(
-        _skinny, (triton.cdiv(columns, chosen.columns), parts), NEVER,
-        x_TM, weight, scale, bias, out_TN, scratch, counters, rows,
+        _skinny, (triton.cdiv(columns, chosen.columns), parts), NEVER, x_TM, weight, bias, out_TN, scratch, counters, rows,
         N=columns, K=depth, BM=max(16, power_of_two(rows)), BN=chosen.columns, BK=chosen.depth, PARTS=parts, LENGTH=length,
-        GATED=gated, ADD=add, BIAS=bias is not None, SCALED=scale is not None,
+        GATED=gated, ADD=add, BIAS=bias is not None,
         num_warps=chosen.warps, num_stages=chosen.stages,
     )  # fmt: skip

@@ -15,4 +15,9 @@ def new_file(flag: str, name: str, what: str) -> str:
         raise LauncherError(f"{flag}: there is no folder {path.parent}", 2)
     if not os.access(path.parent, os.W_OK | os.X_OK):
         raise LauncherError(f"{flag}: no permission to make a file in {path.parent}", 2)
+    try:  # permission is not all: a file system may be read-only, full, or of another kind
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        path.unlink()
+    except OSError as error:
+        raise LauncherError(f"{flag}: {name} cannot be made: {error.strerror}", 2) from error
     return str(path)

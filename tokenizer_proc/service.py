@@ -28,7 +28,7 @@ from transport.columns import ColumnError, pack_i32
 
 Accepted = FromFrontend | FromScheduler
 MAX_PROMPT_LOGPROBS = 100_000
-"""Values for one prompt: turning more into one answer would hold up everybody's streams."""
+"""Values for all choices of one prompt: turning more into one answer would hold up everybody's streams."""
 FIT = -1
 """`truncate`: as many tokens as fit."""
 
@@ -186,8 +186,9 @@ class Service:
             keep = max(1, context - max(1, request.stop.max_tokens or 1))
         ids = self.encoder.encode(request.prompt, context, keep)
         wanted = request.sampling.prompt_logprobs
-        if len(ids) * (wanted + 1) > MAX_PROMPT_LOGPROBS:
-            raise RequestError(problems.too_many_logprobs(len(ids), wanted, MAX_PROMPT_LOGPROBS))
+        choices = len(request.keys)
+        if choices * len(ids) * (wanted + 1) > MAX_PROMPT_LOGPROBS:
+            raise RequestError(problems.too_many_logprobs(len(ids), wanted, choices, MAX_PROMPT_LOGPROBS))
         prompt = request.prompt if keep is None else TokenPrompt(ids)
         echo = self.encoder.echo(prompt, ids, request.skip_special_tokens) if request.echo else ""
         banned = self.encoder.forbidden(request.constraints.bad_words) if request.constraints else []

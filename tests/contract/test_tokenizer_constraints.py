@@ -65,6 +65,13 @@ def test_logprobs_of_a_long_prompt_are_bounded(byte: Neighbours) -> None:
                 admitted(byte)
                 byte.send(Cancel([3]))
                 assert byte.scheduled() == Abort([3])
+    twice = generate(3, TokenPrompt([64] * 60_000), keys=[3, 4])
+    byte.send(msgspec.structs.replace(twice, sampling=SamplingParams(prompt_logprobs=0)))
+    for _ in twice.keys:
+        ended = byte.hear()
+        assert isinstance(ended, Ended)
+        assert ended.problem is not None
+        assert "2 times" in ended.problem.message
     byte.know(2048)
 
 

@@ -6,8 +6,6 @@ import torch
 from kernels import gemv, products, skinny
 from kernels.reference import gemv as reference
 from kernels.reference.linear import Linear
-from kernels.reference.mlp import silu_mul
-from kernels.reference.scaled import scaled_linear
 from tests.support.devices import DEVICE, DTYPES, GPU, assert_close, name, randn
 
 FEW = [(1, 64, 5), (1, 1536, 9), (2, 65, 17), (3, 576, 40), (17, 1024, 33), (64, 320, 8)]
@@ -90,21 +88,6 @@ def test_a_row_by_scaled_weights_of_eight_bits(size: int, count: int, gated: boo
         if gated:
             y = torch.sigmoid(y[:, :count]) * y[:, :count] * y[:, count:]
         assert_close(found, out.double() + y if add else y)
-
-
-@pytest.mark.parametrize("gated", [False, True], ids=["plain", "gated"])
-@pytest.mark.parametrize(("rows", "size", "count", "parts"), [(2, 64, 24, 1), (20, 200, 40, 1), (9, 512, 40, 4)], ids=str)
-def test_scaled_weights_of_eight_bits(rows: int, size: int, count: int, parts: int, gated: bool) -> None:
-    torch.manual_seed(count)
-    x, weight = randn(rows, size, dtype=torch.float16), randn(2 * count, size, dtype=torch.float32).to(torch.float8_e4m3fn)
-    scale, residual = randn(2 * count, dtype=torch.float32).abs() / size**0.5, randn(rows, count, dtype=torch.float16)
-    expected = scaled_linear(x.double(), weight, scale.double())
-    if gated:
-        expected = silu_mul(expected)
-    else:
-        weight, scale, expected = weight[:count], scale[:count], residual.double() + expected[:, :count]
-    skinny.product(x, weight, None, residual, gated, not gated, skinny.Settings(columns=16, depth=64, parts=parts), scale)
-    assert_close(residual, expected, 2.0)
 
 
 @pytest.mark.parametrize("rows", [1, 5, 70])

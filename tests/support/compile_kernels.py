@@ -104,9 +104,6 @@ def main() -> None:
         for gated, gamma in ((True, None), (False, matrix[0, :64])):
             squares = torch.empty(64, 24) if gated else None
             ring.product(x, matrix, None, torch.empty(64, 32 if gated else 64, dtype=dtype), gated, not gated, tile, squares, 1e-5, gamma)
-    small, factors = matrix.to(torch.float8_e4m3fn), torch.empty(64)
-    skinny.product(x, small, None, torch.empty(64, 32, dtype=dtype), gated=True, scale=factors)
-    skinny.product(x, small, None, torch.empty(64, 64, dtype=dtype), add=True, scale=factors)
     for heads, kv_heads, size, window in ((16, 8, 128, None), (9, 3, 64, 50), (4, 2, 80, None)):
         plan = attention.plan_attention(torch.zeros(3, 9, dtype=torch.int32), [0, 9, 500], [5, 1, 1], 2, heads, kv_heads, 16, window)
         cache = torch.empty(9, kv_heads, 16, size, dtype=dtype)

@@ -196,6 +196,9 @@ def test_a_recording_is_a_new_file_that_can_be_made(tmp_path: Path, monkeypatch:
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     with pytest.raises(LauncherError, match="exists already"):
         options_from(build_parser().parse_args(["cluster", "start", "--record", str(tmp_path / "link")]))
+    monkeypatch.undo()
+    with pytest.raises(LauncherError, match="--trace: /proc/pagewire cannot be made"):
+        options_from(build_parser().parse_args(["cluster", "start", "--trace", "/proc/pagewire"]))
 
 
 def test_any_free_port() -> None:
