@@ -74,6 +74,7 @@ async def test_c28_empty_prompts_with_bos(dice: Cluster) -> None:
     await empty_prompts(dice, bos=True)
 
 
+@pytest.mark.slow
 async def test_c28_empty_prompts_without_bos(models: Path, tmp_path: Path) -> None:
     folder = edited(models, "dice-byte", tmp_path, tokenizer_config={"add_bos_token": False})
     with running_cluster(folder, "--threads", "1") as cluster:

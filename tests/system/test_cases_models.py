@@ -46,11 +46,8 @@ async def sees_in_decode(cluster: Cluster, distance: int) -> bool:
     return sorted(top, key=lambda token: -float(top[token]))[:2] == ["a", "z"] and top["z"] > min(top.values()) + 1e-3
 
 
-@pytest.mark.parametrize(
-    "options",
-    [("--block-size", "16", "--chunk-tokens", "24"), pytest.param(("--block-size", "64"), marks=pytest.mark.slow)],
-    ids=["block16", "block64"],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [("--block-size", "16", "--chunk-tokens", "24"), ("--block-size", "64")], ids=["block16", "block64"])
 async def test_c41_a_sliding_window(models: Path, tmp_path: Path, options: tuple[str, ...]) -> None:
     mistral = {"model_type": "mistral", "architectures": ["MistralForCausalLM"], "sliding_window": WINDOW}
     with running_cluster(edited(models, "histo-byte", tmp_path, config=mistral), *ONE, *options) as cluster:
@@ -187,7 +184,7 @@ async def test_c46_places_of_end_tokens(models: Path, tmp_path: Path, place: str
 @pytest.mark.parametrize(
     ("flags", "count"),
     [
-        ({"add_bos": True}, 2),
+        pytest.param({"add_bos": True}, 2, marks=pytest.mark.slow),
         pytest.param({"add_bos": False}, 1, marks=pytest.mark.slow),
         pytest.param({"add_bos": None}, 1, marks=pytest.mark.slow),
         pytest.param({"add_bos": True, "bos": False}, 1, marks=pytest.mark.slow),

@@ -125,6 +125,7 @@ async def test_c20_top_k_below_its_range(dice: Cluster) -> None:
     assert (status, answer["error"]["param"]) == (400, "top_k")
 
 
+@pytest.mark.slow
 async def test_c20_defaults_from_generation_config(models: Path, tmp_path: Path) -> None:
     """They count where a request says nothing, and the log says so at the start."""
     folder = edited(models, "dice-byte", tmp_path, generation_config={"do_sample": True, "temperature": 0.7, "top_k": 0, "repetition_penalty": 1.0})

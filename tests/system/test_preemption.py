@@ -21,6 +21,7 @@ from tests.support.histo import SYMBOLS, ids_of
 
 CONTEXT = 192
 BIG, TINY = 8192, CONTEXT
+ROUNDS = 6
 TOKENS = 64
 LOGPROB_TOLERANCE = 1e-4
 COMMON = ["--max-context", str(CONTEXT), "--max-slots", "8", "--threads", "1", "--log-level", "debug"]
@@ -108,13 +109,18 @@ def compare(found: Answers, wanted: Answers) -> None:
 
 
 async def compare_preempted(served: Served, cluster: Cluster, requests: dict[str, dict[str, Any]], streamed: bool) -> Answers:
-    """Run `requests` on a cluster with a tiny pool. Those that are the same as in REQUESTS must give the same answers, and some were preempted."""
+    """Run `requests` on a cluster with a tiny pool. Those that are the same as in REQUESTS must give the same answers, and some were preempted.
+
+    Admission learns how long answers get, and then preempts less often: a round without a preemption is followed by another.
+    """
     before = (await scheduler_state(cluster)).counters["preemptions"]
-    found = await together(cluster, requests, served.prompts, streamed)
     equal = [name for name in requests if requests[name] == REQUESTS[name]]
-    compare({name: found[name] for name in equal}, {name: served.answers[name] for name in equal})
-    assert (await idle_figures(cluster)).counters["preemptions"] > before
-    return found
+    for _ in range(ROUNDS):
+        found = await together(cluster, requests, served.prompts, streamed)
+        compare({name: found[name] for name in equal}, {name: served.answers[name] for name in equal})
+        if (await idle_figures(cluster)).counters["preemptions"] > before:
+            return found
+    pytest.fail("nothing was preempted")
 
 
 @pytest.mark.timeout(180)

@@ -72,9 +72,12 @@ async def test_preempted_rows_keep_what_they_may_say(tiny: Cluster) -> None:
         ({"logit_bias": {str(A): -100}, "prompt": "E" * 6}, "b" * 30),
     ]
     before = await preemptions(tiny)
-    found = await texts(tiny, *(GREEDY | {"max_tokens": 30} | fields for fields, _ in rows * 2))
-    assert found == [wanted for _, wanted in rows * 2]
-    assert await preemptions(tiny) > before
+    for more in range(2, 8):  # admission learns how long answers get, and then preempts less often
+        found = await texts(tiny, *(GREEDY | {"max_tokens": 30} | fields for fields, _ in rows * more))
+        assert found == [wanted for _, wanted in rows * more]
+        if await preemptions(tiny) > before:
+            return
+    pytest.fail("nothing was preempted")
 
 
 async def test_truncated_prompts(dice: Cluster) -> None:
