@@ -5,24 +5,21 @@ Bound by reading the weights; products with few rows of the weight are also cut 
 parts up, in order. Twin: kernels.reference.narrow.
 """
 
-import functools
 from typing import NamedTuple
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from kernels.launch import NEVER, launch, power_of_two, trigger, wait
 from kernels.mlp import silu
+from kernels.skinny import SCRATCH_COUNTERS, SCRATCH_PARTS, scratch_on
 
 MULTIPROCESSORS = 132
 """Of an H200."""
 FEW = 64
 """Programs from which a product is not cut into more parts."""
 DEEP = 4096
-SCRATCH_PARTS = 1 << 22
-SCRATCH_COUNTERS = 4096
 
 
 class Settings(NamedTuple):
@@ -88,15 +85,6 @@ def _narrow(
         tl.store(target, found.to(out_ptr.dtype.element_ty), mask=inside)
 
 
-@functools.cache
-def _scratch(device: torch.device) -> tuple[Tensor, Tensor]:
-    """Memory for parts and counters (which every launch leaves at zero), one for each device: launches on one stream do not overlap.
-
-    The first call must not be part of a captured graph, whose memory it would be.
-    """
-    return torch.empty(SCRATCH_PARTS, device=device), torch.zeros(SCRATCH_COUNTERS, dtype=torch.int32, device=device)
-
-
 def settings_for(columns: int, depth: int, gated: bool) -> Settings:
     """As measured best (bench/GPU.md): parts cost more than idle multiprocessors, but for deep weights."""
     tiles, deep = triton.cdiv(columns, 32 if gated else 64), depth >= DEEP
@@ -122,7 +110,7 @@ def product(
     tiles, block = triton.cdiv(columns, wide), max(16, power_of_two(rows))
     if chosen.parts > 1 and (tiles * chosen.parts * chosen.columns * block > SCRATCH_PARTS or tiles > SCRATCH_COUNTERS):
         raise ValueError(f"{chosen.parts} parts of [{rows}, {columns}] do not fit the scratch memory")
-    scratch, counters = _scratch(x_TM.device) if chosen.parts > 1 else (None, None)
+    scratch, counters = scratch_on(x_TM.device) if chosen.parts > 1 else (None, None)
     launch(
         _narrow, (tiles, chosen.parts), NEVER, x_TM, x_scale_T, weight, scale, bias, out_TN, scratch, counters, rows,
         N=columns, K=depth, BM=block, BN=chosen.columns, BK=chosen.depth, PARTS=chosen.parts,

@@ -82,8 +82,9 @@ def _skinny(
 
 
 @functools.cache
-def _scratch(device: torch.device) -> tuple[Tensor, Tensor]:
-    """Memory for parts and counters (which every launch leaves at zero), one for each device: launches on one stream do not overlap.
+def scratch_on(device: torch.device) -> tuple[Tensor, Tensor]:
+    """Memory for parts and counters (which every launch leaves at zero), one for each device: launches on one stream, of `kernels.narrow` too, do
+    not overlap.
 
     The first call must not be part of a captured graph, whose memory it would be.
     """
@@ -113,7 +114,7 @@ def product(
     length = triton.cdiv(depth, parts * chosen.depth) * chosen.depth
     if parts > 1 and triton.cdiv(columns, chosen.columns) * parts * max(16, power_of_two(rows)) * chosen.columns > SCRATCH_PARTS:
         raise ValueError(f"{parts} parts of [{rows}, {columns}] do not fit the scratch memory")
-    scratch, counters = _scratch(x_TM.device) if parts > 1 else (None, None)
+    scratch, counters = scratch_on(x_TM.device) if parts > 1 else (None, None)
     launch(
         _skinny, (triton.cdiv(columns, chosen.columns), parts), NEVER, x_TM, weight, bias, out_TN, scratch, counters, rows,
         N=columns, K=depth, BM=max(16, power_of_two(rows)), BN=chosen.columns, BK=chosen.depth, PARTS=parts, LENGTH=length,

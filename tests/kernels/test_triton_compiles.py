@@ -35,6 +35,12 @@ def test_every_kernel_compiles(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_every_hopper_kernel_compiles(tmp_path: Path) -> None:
+    """The Gluon kernels, for which there is no interpreter."""
+    assert set(compiled("compile_hopper.py", tmp_path)) == {"_hopper_prefill", "_hopper_decode"}
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_rehearsal_knows_what_a_worker_needs(tmp_path: Path) -> None:
     """Before there are weights, and in the order in which steps need them: first what a short prompt takes."""

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from checkpoint.config import ModelConfig
 from checkpoint.shapes import SHAPES
-from kernels import decode_row, fp8, narrow, products
+from kernels import decode_row, fp8, narrow, products, skinny
 from kernels.attention import attend, copy_blocks, plan_attention
 from kernels.reference import fp8 as reference
 from kernels.reference.fp8 import E4M3, LARGEST, converted
@@ -222,5 +222,5 @@ def test_settings_fit(shape: ModelConfig) -> None:
     for (columns, depth), gated in zip(sides, (False, False, True, False), strict=True):
         found = narrow.settings_for(columns, depth, gated)
         assert (found.columns + 64) * found.depth * found.stages < 227 * 1024
-        assert columns * found.parts * 64 <= narrow.SCRATCH_PARTS
+        assert columns * found.parts * 64 <= skinny.SCRATCH_PARTS
         assert found.parts * found.depth <= depth

@@ -61,7 +61,7 @@ def test_parts_leave_the_counters_at_zero() -> None:
         expected = residual.double() + x.double() @ weight.double().T
         skinny.product(x, weight, None, residual, add=True, settings=skinny.Settings(columns=16, depth=64, parts=4))
         assert_close(residual, expected)
-        assert not skinny._scratch(DEVICE)[1].any()
+        assert not skinny.scratch_on(DEVICE)[1].any()
 
 
 def test_pieces_cover_a_row() -> None:
