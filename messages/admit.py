@@ -21,14 +21,22 @@ class Admit(msgspec.Struct, frozen=True, kw_only=True, tag="admit"):
 
     `pooling`: the sums of hidden states that make an embedding of the prompt come in `messages.tokens.PromptScores`.
 
+    `resumed`: the sequences ran before something between their client and the worker died. For each key an i32 column of the tokens that its client
+    has; the first token sampled is the one behind them, and `index` and `max_tokens` go on counting. They were accepted once, so the caps of
+    the line do not hold for them. Empty: new ones.
+
+    `incarnation` is that of the tokenizer process: sequences of its earlier ones are over, and so is what comes late from them.
+
     `tenant` shares the machine fairly with other tenants. `cache_salt` and `tenant` together name the prefix cache this prompt may
     read and feed: requests that differ in either never see each other's blocks.
     """
 
     tokenizer: str
+    incarnation: int = 0
     keys: list[Key]
     seeds: list[Key]
     prompt: bytes
+    resumed: list[bytes] = []
     sampling: SamplingParams
     end_ids: list[TokenId]
     max_tokens: Annotated[int, msgspec.Meta(ge=0)] | None = None

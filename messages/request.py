@@ -31,6 +31,14 @@ class TokenPrompt(msgspec.Struct, frozen=True, tag="ids"):
 Prompt = ChatPrompt | TextPrompt | TokenPrompt
 
 
+class Delivered(msgspec.Struct, frozen=True, array_like=True):
+    """What the frontend has of one sequence: its generated tokens so far (i32), all of whose text it has too, and how many prompt tokens were
+    cached when it first ran."""
+
+    tokens: bytes
+    cached: int = 0
+
+
 class Generate(msgspec.Struct, frozen=True, kw_only=True, tag="generate"):
     """Start one prompt. `keys` has one entry per choice (n); `seeds` (0 <= s < 2**63) is as long as `keys`.
 
@@ -38,13 +46,18 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True, tag="generate"):
     (-1: as many as fit with what is to be generated). `with_ids` asks for the token ids of prompt and answer. `pooling`
     asks for an embedding of the prompt, and `stop.max_tokens` is 0 then.
 
+    `resumed` is as long as `keys` in a request sent again, under new keys, because a process on its way died: what follows `Delivered` comes, and
+    nothing that is in it. `incarnation` is that of the frontend: what an earlier one asked for is over.
+
     The tokenizer answers with `messages.text.Started` then deltas and one `Ended` per key, or with one `Ended` per key at once.
     """
 
     frontend: str
+    incarnation: int = 0
     keys: list[Key]
     seeds: list[Key]
     prompt: Prompt
+    resumed: list[Delivered] = []
     sampling: SamplingParams
     stop: StopRules
     priority: Annotated[int, msgspec.Meta(ge=-100, le=100)] = 0

@@ -21,13 +21,16 @@ class Door:
         self._tally = tally
         self._throughput = throughput
 
-    def refusal(self, admit: Admit, tokens: I32, bias: Bias | None, session: Session | None) -> Problem | None:
-        """Why this request is not let in, or None. `tokens` is its prompt, `bias` what its constraints come to."""
-        problem = objection(tokens, admit.max_tokens)
-        if problem is None and session is not None:
-            problem = misfit(tokens, bias, session.geometry)
+    def refusal(self, admit: Admit, sequences: list[I32], bias: Bias | None, session: Session | None) -> Problem | None:
+        """Why this request is not let in, or None. `sequences`: the tokens of each key, `bias` what its constraints come to."""
+        for tokens in sequences if admit.resumed else sequences[:1]:
+            problem = objection(tokens, admit.max_tokens)
+            if problem is None and session is not None:
+                problem = misfit(tokens, bias, session.geometry)
+            if problem is not None:
+                return problem
         leaving = 0 if session is None else session.slots.free
-        return problem or self._queue_full(len(admit.keys), tokens.size * len(admit.keys), leaving)
+        return None if admit.resumed else self._queue_full(len(sequences), sum(tokens.size for tokens in sequences), leaving)
 
     def _queue_full(self, sequences: int, tokens: int, leaving: int) -> Problem | None:
         """The caps of the waiting line; into an empty line a request of any size may go, or it could never be served.

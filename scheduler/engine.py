@@ -14,7 +14,7 @@ from messages.result import OK, Attached, FromWorker, StepFailed, StepResult, Wo
 from messages.text import Problem
 from messages.tokens import FINISH_END_TOKEN, FINISH_ERROR, FINISH_LENGTH, Refused
 from scheduler.args import SchedulerArgs
-from scheduler.bias import Bias, bias_of
+from scheduler.bias import bias_of
 from scheduler.delivery import Delivery, Logprobs, Sampled, failure, read_result
 from scheduler.door import Door
 from scheduler.errors import ContractError, InvariantError, require
@@ -24,6 +24,7 @@ from scheduler.geometry import Geometry, geometry_of
 from scheduler.pace import Pace
 from scheduler.policy import Policy
 from scheduler.requests import WAITING, Request, misfit, read_admit, reads_prompt, salt_of
+from scheduler.resumed import Fence, sequences_of
 from scheduler.scores import delivered
 from scheduler.session import InFlight, Session
 from scheduler.shares import Shares
@@ -62,6 +63,7 @@ class Engine:
         self._suspects = Suspects()
         self._throughput = Throughput()
         self._door = Door(args, self._waiting, self.tally, self._throughput)
+        self._fence = Fence()
         self._closing: Problem | None = None
         self._arrivals = 0
         self._progress = 0.0
@@ -107,9 +109,13 @@ class Engine:
         out, self._out = self._out, []
         return out
 
-    def tokenizer_lost(self, name: str) -> None:
-        """This tokenizer has died or restarted: nobody waits for its keys any more."""
-        number = self._tokenizers[name]
+    def tokenizer_lost(self, name: str, incarnation: int | None = None) -> None:
+        """Nobody waits any more for the keys of this tokenizer: `incarnation` of it, and those before, are over; None: nothing reaches it."""
+        if incarnation is None or self._fence.ended(name, incarnation):
+            self._cancel_all_of(name)
+
+    def _cancel_all_of(self, tokenizer: str) -> None:
+        number = self._tokenizers[tokenizer]
         self._cancel([key for key, request in self._live.items() if request.tokenizer == number], "cancelled")
 
     def close(self) -> None:
@@ -199,48 +205,43 @@ class Engine:
     # Requests
 
     def _on_admit(self, admit: Admit, now: float) -> None:
-        tokens = read_admit(admit, self._tokenizers)
-        bias = bias_of(admit, tokens.size)
-        problem = self._closing or self._door.refusal(admit, tokens, bias, self.session)
+        prompt = read_admit(admit, self._tokenizers)
+        sequences = sequences_of(admit, prompt)
+        if self._fence.is_late(admit):
+            return
+        if self._fence.ended(admit.tokenizer, admit.incarnation - 1):
+            self._cancel_all_of(admit.tokenizer)
+        bias = bias_of(admit, prompt.size)
+        problem = self._closing or self._door.refusal(admit, sequences, bias, self.session)
         leader: Request | None = None
         duplicate = Problem(status=409, code="duplicate_key", message="a sequence of this key is running")
-        for key, seed in zip(admit.keys, admit.seeds, strict=True):
+        for key, seed, tokens in zip(admit.keys, admit.seeds, sequences, strict=True):
             refusal = problem or (duplicate if key in self._live else None)
             if refusal is not None:
                 self.tally.add("refused")
                 self._out.append((admit.tokenizer, Refused(key, refusal)))
                 continue
-            request = self._accept(admit, key, seed, tokens, bias, leader, now)
+            self._arrivals += 1
+            request = Request(
+                key=key, tokenizer=self._tokenizers[admit.tokenizer], seed=seed, sampling=admit.sampling,
+                end_ids=admit.end_ids, max_tokens=admit.max_tokens, prompt_len=prompt.size, tokens=tokens,
+                order=self._arrivals, score=score(admit.priority, now), arrived=now, priority=admit.priority, tenant=admit.tenant,
+                salt=salt_of(admit, leader, self._arrivals, self._args.prefix_cache),
+                fitted=self.session is not None,
+                leader=None if reads_prompt(admit) else leader,
+                bias=bias, top_scores=admit.sampling.prompt_logprobs, pooling=admit.pooling,
+                ran=tokens.size > prompt.size,
+            )  # fmt: skip
+            self._accept(request)
             if leader is None:
                 leader = request
-                self.tally.add("prompt_tokens", tokens.size)
+                self.tally.add("prompt_tokens", prompt.size)
 
-    def _accept(self, admit: Admit, key: int, seed: int, tokens: I32, bias: Bias | None, leader: Request | None, now: float) -> Request:
-        self._arrivals += 1
-        request = Request(
-            key=key,
-            tokenizer=self._tokenizers[admit.tokenizer],
-            seed=seed,
-            sampling=admit.sampling,
-            end_ids=admit.end_ids,
-            max_tokens=admit.max_tokens,
-            prompt_len=tokens.size,
-            tokens=tokens,
-            order=self._arrivals,
-            score=score(admit.priority, now),
-            arrived=now,
-            priority=admit.priority,
-            tenant=admit.tenant,
-            salt=salt_of(admit, leader, self._arrivals, self._args.prefix_cache),
-            fitted=self.session is not None,
-            leader=None if reads_prompt(admit) else leader,
-            bias=bias, top_scores=admit.sampling.prompt_logprobs, pooling=admit.pooling,
-        )  # fmt: skip
-        self._live[key] = request
+    def _accept(self, request: Request) -> None:
+        self._live[request.key] = request
         self._shares.join(request.tenant)
         self._waiting.push(request)
         self.tally.add("accepted")
-        return request
 
     def _on_explain(self, question: Explain) -> None:
         if question.tokenizer not in self._tokenizers:

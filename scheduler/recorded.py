@@ -53,9 +53,9 @@ class RecordedEngine(Engine):
                 self._recorder.planned(message)
         return out
 
-    def tokenizer_lost(self, name: str) -> None:
-        self._recorder.lost(name)
-        super().tokenizer_lost(name)
+    def tokenizer_lost(self, name: str, incarnation: int | None = None) -> None:
+        self._recorder.lost(name, incarnation)
+        super().tokenizer_lost(name, incarnation)
 
     def close(self) -> None:
         self._recorder.closing()

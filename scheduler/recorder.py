@@ -102,8 +102,8 @@ class Recorder:
         output = tokens[prompt_len:].tobytes() if self._prints is None else self._prints.answer(key, tokens, prompt_len)
         self._write(Ended(key, reason, max(0, tokens.size - prompt_len), output))
 
-    def lost(self, tokenizer: str) -> None:
-        self._write(Lost(tokenizer))
+    def lost(self, tokenizer: str, incarnation: int | None) -> None:
+        self._write(Lost(tokenizer, incarnation))
 
     def closing(self) -> None:
         self._write(Closing())

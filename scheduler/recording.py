@@ -144,9 +144,10 @@ class Ended(msgspec.Struct, frozen=True, array_like=True, tag="end"):
 
 
 class Lost(msgspec.Struct, frozen=True, array_like=True, tag="lost"):
-    """`Engine.tokenizer_lost(tokenizer)`."""
+    """`Engine.tokenizer_lost(tokenizer, incarnation)`."""
 
     tokenizer: str
+    incarnation: int | None = None
 
 
 class Closing(msgspec.Struct, frozen=True, array_like=True, tag="close"):

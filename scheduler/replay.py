@@ -102,7 +102,7 @@ class _Replaying:
             case Opened():
                 engine.open()
             case Lost() if content.tokenizer in self._tokenizers:
-                engine.tokenizer_lost(content.tokenizer)
+                engine.tokenizer_lost(content.tokenizer, content.incarnation)
             case Closing():
                 engine.close()
             case FailedAll():

@@ -8,7 +8,7 @@ from typing import Any
 import zmq
 
 from messages.admit import FromTokenizerProc
-from messages.cluster import LOADING, READY, STALLED, STOPPING, ClusterState
+from messages.cluster import DEAD, LOADING, READY, STALLED, STOPPING, ClusterState
 from messages.plan import StepPlan
 from messages.result import FromWorker
 from messages.text import Problem
@@ -62,7 +62,7 @@ class Service:
         self._engine = Engine(args, Sessions()) if self._recorder is None else RecordedEngine(args, Sessions(), self._recorder)
         trace = open_trace(args)
         self._tracing = None if trace is None else Tracing(trace)
-        self._incarnations: dict[str, int] = {}
+        self._over: dict[str, int] = {}
         self._beat = time.monotonic()
         self._tick = 0.0
         self._checked = 0
@@ -147,11 +147,11 @@ class Service:
             return
         for process in state.processes:
             if process.name in self._args.tokenizers:
-                known = self._incarnations.setdefault(process.name, process.incarnation)
-                if known != process.incarnation:
-                    log.warning("%s has restarted: its sequences are cancelled", process.name)
-                    self._incarnations[process.name] = process.incarnation
-                    self._engine.tokenizer_lost(process.name)
+                over = process.incarnation - (process.phase != DEAD)
+                if over != self._over.setdefault(process.name, over):
+                    log.warning("%s has died: its sequences are cancelled, unless its frontends send them again", process.name)
+                    self._over[process.name] = over
+                    self._engine.tokenizer_lost(process.name, over)
 
     def _report(self, now: float) -> None:
         counters = {name: float(count) for name, count in self._engine.tally.counts.items()}

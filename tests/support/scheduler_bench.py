@@ -4,6 +4,8 @@ import random
 from itertools import count
 from typing import cast
 
+from msgspec.structs import replace
+
 from messages.admit import Abort, Admit
 from messages.plan import ToWorker
 from messages.result import Attached
@@ -120,8 +122,9 @@ class Bench:
 
     def __init__(self, geometry: Attached | None = None, start: bool = True, **changes: object) -> None:
         self.args = arguments(**changes)
-        sessions = count(1)
-        self.engine = Engine(self.args, lambda: next(sessions))
+        self._sessions = count(1)
+        self.admits: list[Admit] = []
+        self.engine = Engine(self.args, lambda: next(self._sessions))
         self.worker = NullWorker(geometry or attached(), self.args.run_ahead)
         self.clients = {name: Client() for name in self.args.tokenizers}
         self.now = 100.0
@@ -148,26 +151,49 @@ class Bench:
     ) -> list[int]:
         """Send an Admit; returns its keys. Seeds default to the keys."""
         keys = [next(self._keys) for _ in range(n)]
-        self.engine.receive(
-            Admit(
-                tokenizer=tokenizer,
-                keys=keys,
-                seeds=seeds or keys,
-                prompt=pack_i32(prompt),
-                sampling=sampling or SamplingParams(),
-                end_ids=end_ids or [],
-                max_tokens=max_tokens,
-                priority=priority,
-                tenant=tenant,
-                cache_salt=cache_salt,
-                constraints=constraints,
-                banned=banned or [],
-                pooling=pooling,
-            ),
-            self.now,
+        admit = Admit(
+            tokenizer=tokenizer,
+            keys=keys,
+            seeds=seeds or keys,
+            prompt=pack_i32(prompt),
+            sampling=sampling or SamplingParams(),
+            end_ids=end_ids or [],
+            max_tokens=max_tokens,
+            priority=priority,
+            tenant=tenant,
+            cache_salt=cache_salt,
+            constraints=constraints,
+            banned=banned or [],
+            pooling=pooling,
         )
+        self.admits.append(admit)
+        self.engine.receive(admit, self.now)
         self.flush()
         return keys
+
+    def scheduler_dies(self) -> None:
+        """Another one takes its place. Everything accepted that lives is sent again, under the same keys, with what was delivered of it."""
+        live = set(self.engine._live)
+        self.engine = Engine(self.args, lambda: next(self._sessions))
+        self.engine.open()
+        self.flush()
+        for admit in self.admits:
+            self._resume(admit, live)
+
+    def _resume(self, admit: Admit, live: set[int]) -> None:
+        client = self.clients[admit.tokenizer]
+        seeds = {key: seed for key, seed in zip(admit.keys, admit.seeds, strict=True) if key in live}
+        begun = [key for key in seeds if client.tokens.get(key)]
+        unscored = replace(admit.sampling, prompt_logprobs=-1)
+        for keys, sampling in ((begun, unscored), ([key for key in seeds if key not in begun], admit.sampling)):
+            for key in keys if sampling is admit.sampling else ():
+                client.scores.pop(key, None)
+                client.states.pop(key, None)
+            if keys:
+                resumed = [pack_i32(client.tokens.get(key, [])) for key in keys]
+                again = replace(admit, keys=keys, seeds=[seeds[key] for key in keys], sampling=sampling, resumed=resumed)
+                self.engine.receive(again, self.now)
+                self.flush()
 
     def abort(self, keys: list[int], finished: bool = False) -> None:
         self.engine.receive(Abort(keys, finished), self.now)

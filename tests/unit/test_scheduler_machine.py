@@ -40,6 +40,7 @@ OPENINGS = [prompt_of(CONTEXT, opening) for opening in range(3)]
 DRAINED = Problem(status=503, code="shutting_down", message="the server is shutting down")
 MUST_HAPPEN = (
     "preemptions", "evicted_blocks", "copied_blocks", "prefix_hits", "swaps", "seen", "restarts", "failed_steps", "429", "idle", "scored", "biased",
+    "resumed",
 )  # fmt: skip
 
 TOKENIZERS = ["tokenizer0", "tokenizer1"]
@@ -76,7 +77,7 @@ def _changes(prompt: list[int], ends: list[int], constraints: Constraints | None
 
 
 class SchedulerMachine(RuleBasedStateMachine):
-    """`wanted`: every key that was accepted; `over`: how many of them ended with an abort, by its counter."""
+    """`wanted`: every key that was accepted; `over`: how many of them ended with an abort, by its counter; `before`: counts of dead schedulers."""
 
     happened: ClassVar[Counter[str]] = Counter()
 
@@ -122,6 +123,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.refused = 0
         self.closing = False
         self.broken = 0
+        self.before: Counter[str] = Counter()
         self._numbers = 0
 
     # What is asked for
@@ -283,7 +285,9 @@ class SchedulerMachine(RuleBasedStateMachine):
     def something_breaks(self, dice: int) -> None:
         """One rule for all of it, or little else would ever happen."""
         chance = Random(dice)
-        match chance.choice("ttwwwsssr"):
+        match chance.choice("ttdwwwsdssr"):
+            case "d" if not self.closing:
+                self._scheduler_dies(chance)
             case "t":
                 self._lose_tokenizer(chance.choice(TOKENIZERS))
             case "w":
@@ -311,6 +315,18 @@ class SchedulerMachine(RuleBasedStateMachine):
             if self._live(key):
                 self.bench.clients[self.wanted[key].tokenizer].gone.add(key)
                 self.over[counter] += 1
+
+    def _scheduler_dies(self, chance: Random) -> None:
+        """The worker may have died with it."""
+        if chance.random() < 0.3:
+            self.bench.worker.restart(self._other_geometry(chance) if chance.random() < 0.5 else None)
+        counts = self.bench.engine.tally.counts
+        live = [key for key in self.wanted if self._live(key)]
+        self.before.update(counts)
+        self.before["accepted"] -= len(live)
+        self.bench.scheduler_dies()
+        assert self.bench.engine.tally.counts["accepted"] == len(live)
+        self.happened["resumed"] += any(self.bench.clients[self.wanted[key].tokenizer].tokens.get(key) for key in live)
 
     def _repair(self) -> None:
         """Whatever state it is in, it can begin anew from its tokens."""
@@ -379,7 +395,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert (prompt_len, logprobs, *floats[:5]) == (len(want.prompt), sampling.logprobs, *[pytest.approx(value) for value in columns])
 
     def _check_counters(self) -> None:
-        counts = self.bench.engine.tally.counts
+        counts = self.before + Counter(self.bench.engine.tally.counts)
         ends = Counter(finish for client in self.bench.clients.values() for finish in client.finish.values())
         assert counts["accepted"] == len(self.wanted)
         assert counts["refused"] == self.refused

@@ -75,7 +75,7 @@ def test_the_cluster_state_names_processes_that_are_not_ours(service: Service, m
     monkeypatch.setattr(service._cluster, "latest", lambda: state)
     service._tick = 0.0
     service._turn()
-    assert service._incarnations == {}
+    assert service._over == {}
 
 
 def test_session_ids_never_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
