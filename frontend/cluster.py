@@ -1,32 +1,61 @@
-"""What the supervisor last published: readiness, the tokenizers to use, the context length."""
+"""What the supervisor last published: readiness, the way to the scheduler, the context length."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from frontend.errors import ApiError
-from messages.cluster import DEAD, DEFAULT, READY, STARTING, ClusterState, ProcessState
-from messages.text import Problem
+from messages.cluster import DEAD, DEFAULT, READY, STARTING, STOPPING, ClusterState, ProcessState
 
 SILENCE_SECONDS = 3.0
 RETRY_SECONDS = 2.0
+SCHEDULER = "scheduler"
+
+
+class Route(NamedTuple):
+    """The processes a request goes through, with the incarnations it was sent to: when one of them is over, the request is."""
+
+    tokenizer: str
+    tokenizer_incarnation: int
+    scheduler_incarnation: int
 
 
 class ClusterView:
-    """The frontend's view of the cluster. `clock` gives monotonic seconds."""
+    """The frontend's view of the cluster. `frontends`: names of all on its port, whose deaths are no business of the requests of the others.
 
-    def __init__(self, tokenizers: list[str], clock: Callable[[], float] = time.monotonic) -> None:
+    `started`: the cluster was ready once. `clock` gives monotonic seconds.
+    """
+
+    def __init__(
+        self, tokenizers: list[str], frontends: Sequence[str] = (), started: bool = False, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._names = tokenizers
+        self._frontends = frozenset(frontends)
         self._clock = clock
         self._heard: float | None = None
         self._next = 0
+        self._context: int | None = None
+        self._defaults: dict[str, float] = {}
         self.state: ClusterState | None = None
-        self.started = False
+        self.started = started
         self.stopping = False
 
     def update(self, state: ClusterState) -> None:
         self.state = state
         self._heard = self._clock()
-        self.started = self.started or state.ready
+        self.started = self.started or self._serves(state)
+        for name, value in (fact for process in state.processes for fact in process.facts.items()):
+            if name == "context" and isinstance(value, (int, float)):
+                self._context = int(value)
+            elif name.startswith(DEFAULT) and isinstance(value, (int, float)):
+                self._defaults[name.removeprefix(DEFAULT)] = value
+
+    def _serves(self, state: ClusterState) -> bool:
+        """Every process is ready, or only frontends are not."""
+        if state.ready or state.stop_seconds is not None:
+            return state.ready
+        missing = {process.name for process in state.processes if process.phase != READY}
+        return bool(missing) and missing <= self._frontends
 
     @property
     def processes(self) -> list[ProcessState]:
@@ -45,47 +74,50 @@ class ClusterView:
         silence = self._clock() - self._heard
         if silence > SILENCE_SECONDS:
             return f"the supervisor has not been heard from for {silence:.0f} s"
-        if not self.state.ready:
+        if not self._serves(self.state):
             return _progress(self.state)
         if not self._ready_tokenizers():
             return "no tokenizer process is ready"
         return None
 
-    def require_ready(self) -> None:
-        """Raises ApiError 503 with the phase and the progress."""
-        if reason := self.reason():
+    def require_started(self) -> None:
+        """Raises ApiError 503 with the phase and the progress when no request is taken: before the cluster was ready, and when it is about to end.
+
+        While a process that died starts again, requests are taken and wait.
+        """
+        ending = self.stopping or (self.state is not None and self.state.stop_seconds is not None)
+        if (ending or self._silent or not self.started) and (reason := self.reason()):
             raise ApiError(503, "not_ready", f"Not ready: {reason}.", retry_after=RETRY_SECONDS)
+
+    @property
+    def _silent(self) -> bool:
+        return self._heard is None or self._clock() - self._heard > SILENCE_SECONDS
 
     def _ready_tokenizers(self) -> list[ProcessState]:
         return [process for process in self.processes if process.name in self._names and process.phase == READY]
 
-    def choose_tokenizer(self) -> ProcessState:
-        """The next ready tokenizer in turn. Raises ApiError 503 when there is none."""
+    def route(self) -> Route | None:
+        """The way of the next request, over the ready tokenizers in turn; None while there is none."""
+        scheduler = next((process for process in self.processes if process.name == SCHEDULER), None)
         ready = self._ready_tokenizers()
-        if not ready:
-            raise ApiError(503, "not_ready", "Not ready: no tokenizer process is ready.", retry_after=RETRY_SECONDS)
+        if not ready or scheduler is None or scheduler.phase in (DEAD, STARTING, STOPPING) or "context" not in scheduler.facts:
+            return None
         self._next += 1
-        return ready[self._next % len(ready)]
+        tokenizer = ready[self._next % len(ready)]
+        return Route(tokenizer.name, tokenizer.incarnation, scheduler.incarnation)
 
-    def lost(self, tokenizer: str, incarnation: int) -> Problem | None:
-        """The problem of requests that depend on this incarnation of a tokenizer, or None while it lives."""
-        for process in self.processes:
-            if process.name == tokenizer and process.incarnation == incarnation and process.phase != DEAD:
-                return None
-        return Problem(status=503, code="tokenizer_restarted", message="A part of the server restarted; please try again.", retry_after=1.0)
+    def stands(self, route: Route) -> bool:
+        """None of its processes is over."""
+        alive = {process.name: process.incarnation for process in self.processes if process.phase != DEAD}
+        return alive.get(route.tokenizer) == route.tokenizer_incarnation and alive.get(SCHEDULER) == route.scheduler_incarnation
 
     def sampling_defaults(self) -> dict[str, float]:
         """Of the sampling fields for which the model has its own."""
-        facts = (fact for process in self.processes for fact in process.facts.items())
-        return {name.removeprefix(DEFAULT): value for name, value in facts if name.startswith(DEFAULT) and isinstance(value, (int, float))}
+        return self._defaults
 
     def context(self) -> int | None:
         """The longest sequence in tokens, once the scheduler knows it."""
-        for process in self.processes:
-            value = process.facts.get("context")
-            if isinstance(value, (int, float)):
-                return int(value)
-        return None
+        return self._context
 
 
 def _progress(state: ClusterState) -> str:

@@ -8,11 +8,11 @@ from aiohttp import web
 from frontend.args import FrontendArgs
 from frontend.cluster import ClusterView
 from frontend.compression import IDENTITY, content_encoding, inflate
+from frontend.dispatcher import Dispatcher
 from frontend.errors import ApiError, invalid, too_large
 from frontend.metrics import Metrics
 from frontend.peers import Peers
 from frontend.register import Register
-from frontend.streams import Dispatcher
 
 BODY_SECONDS = 60.0
 LONG_BODY_BYTES = 1 << 20

@@ -74,6 +74,7 @@ async def embeddings(core: Core, http: web.Request) -> web.Response:
 def _message(core: Core, request: EmbeddingRequest, prompt: Prompt) -> Generate:
     return Generate(
         frontend=core.args.name,
+        incarnation=core.args.incarnation,
         keys=core.dispatcher.new_keys(1),
         seeds=[0],
         prompt=prompt,

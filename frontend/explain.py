@@ -8,6 +8,7 @@ import msgspec
 from aiohttp import web
 
 from frontend.cards import Card, card, sequences
+from frontend.cluster import Route
 from frontend.core import Core
 from frontend.errors import ApiError, invalid
 from frontend.middleware import request_id
@@ -22,7 +23,6 @@ MAX_LISTED = 256
 """Requests in one list, and choices of them all together (one request with more of them is still listed)."""
 NO_ANSWER = "The scheduler did not answer in time: this is what the frontend alone knows."
 
-Tokenizer = tuple[str, int]
 
 
 class CardList(msgspec.Struct, kw_only=True):
@@ -115,26 +115,27 @@ def _bounded(entries: list[Entry], limit: int) -> list[Entry]:
 
 async def _cards(core: Core, entries: list[Entry]) -> list[Card]:
     """What is known of each once the scheduler has answered, or has not in ANSWER_SECONDS."""
-    keys = _keys_by_tokenizer(entry.run for entry in entries)
-    questions = [(tokenizer, asked[at : at + MAX_KEYS]) for tokenizer, asked in keys.items() for at in range(0, len(asked), MAX_KEYS)]
-    answers = await asyncio.gather(*(_ask(core, tokenizer, asked) for tokenizer, asked in questions))
+    keys = _keys_by_route(entry.run for entry in entries)
+    questions = [(route, asked[at : at + MAX_KEYS]) for route, asked in keys.items() for at in range(0, len(asked), MAX_KEYS)]
+    answers = await asyncio.gather(*(_ask(core, route, asked) for route, asked in questions))
     standings = {standing.key: standing for answer in answers for standing in answer or []}
     silent = {key for (_, asked), answer in zip(questions, answers, strict=True) if answer is None for key in asked}
     now = time.monotonic()
     return [card(entry, standings, now, NO_ANSWER if silent & entry.run.live.keys() else None) for entry in entries]
 
 
-def _keys_by_tokenizer(runs: Iterable[Run]) -> dict[Tokenizer, list[int]]:
-    keys: dict[Tokenizer, list[int]] = {}
+def _keys_by_route(runs: Iterable[Run]) -> dict[Route, list[int]]:
+    """Of those that are on their way."""
+    keys: dict[Route, list[int]] = {}
     for run in runs:
-        if run.live:
-            keys.setdefault((run.tokenizer, run.incarnation), []).extend(run.live)
+        if run.live and run.route is not None:
+            keys.setdefault(run.route, []).extend(run.live)
     return keys
 
 
-async def _ask(core: Core, tokenizer: Tokenizer, keys: list[int]) -> list[Standing] | None:
+async def _ask(core: Core, route: Route, keys: list[int]) -> list[Standing] | None:
     """None when no answer came."""
-    run = Run(core.dispatcher, *tokenizer)
+    run = Run(core.dispatcher, route)
     question = Explain(key=core.dispatcher.new_keys(1)[0], frontend=core.args.name, keys=keys)
     try:
         async with asyncio.timeout(ANSWER_SECONDS):

@@ -65,6 +65,7 @@ def _message(core: Core, job: Job, prompt: Prompt) -> Generate:
     request = job.request
     return Generate(
         frontend=core.args.name,
+        incarnation=core.args.incarnation,
         keys=core.dispatcher.new_keys(request.n),
         seeds=bodies.seeds(request.seed, request.n),
         prompt=prompt,

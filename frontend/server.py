@@ -10,13 +10,14 @@ from aiohttp import web
 from frontend.args import FrontendArgs
 from frontend.cluster import ClusterView
 from frontend.core import Core
+from frontend.dispatcher import Dispatcher
 from frontend.explain import answer_peer
 from frontend.metrics import Metrics
 from frontend.peers import Peers
 from frontend.protocol import Connection
 from frontend.service import make_app
 from frontend.shared_metrics import report
-from frontend.streams import ContractError, Dispatcher
+from frontend.streams import ContractError
 from frontend.tracing import Tracing
 from messages.cluster import READY, STOPPING, ClusterState
 from messages.peers import FindRequests, FoundRequests, FromPeer
@@ -54,7 +55,7 @@ class Server:
         self._inbox: Inbox[FromTokenizer | FromPeer] = Inbox(self._context, args.run_dir, args.name, FromTokenizer | FromPeer)
         self._cluster: Subscription[ClusterState] = Subscription(self._context, args.run_dir, CLUSTER_FEED, ClusterState)
         self._outboxes = {name: Outbox(self._context, args.run_dir, name, linger_ms=200) for name in (*args.tokenizers, *args.peers)}
-        view = ClusterView(args.tokenizers)
+        view = ClusterView(args.tokenizers, (args.name, *args.peers), started=args.incarnation > 1)
         metrics = Metrics(args.model_name, view, args.name)
         trace = open_trace(args)
         self._tracing = None if trace is None else Tracing(trace)
@@ -123,7 +124,7 @@ class Server:
         state = self._cluster.latest()
         if state is not None:
             self._core.view.update(state)
-            self._core.dispatcher.fail_lost()
+        self._core.dispatcher.follow()
         dropped = sum(outbox.dropped for outbox in self._outboxes.values())
         counters = {"bad_frames": float(self._inbox.bad_frames), "dropped_sends": float(dropped)}
         if self._args.peers:

@@ -18,7 +18,7 @@ Endpoint = Callable[[Core, web.Request], Awaitable[web.StreamResponse]]
 
 
 def make_app(core: Core) -> web.Application:
-    """All routes. Those made by `_when_ready` answer 503 with Retry-After until the cluster is."""
+    """All routes. Those made by `_when_started` answer 503 with Retry-After until the cluster has been ready once."""
     boundary = Boundary(core)
 
     @web.middleware
@@ -37,13 +37,13 @@ def make_app(core: Core) -> web.Application:
     routes.add_get("/health/live", _plain(core, health.live))
     routes.add_get("/health/ready", _plain(core, health.ready))
     routes.add_get("/health/startup", _plain(core, health.startup))
-    routes.add_get("/v1/models", _when_ready(core, catalogue.list_models))
-    routes.add_get("/v1/models/{id:.+}", _when_ready(core, catalogue.show_model))
+    routes.add_get("/v1/models", _when_started(core, catalogue.list_models))
+    routes.add_get("/v1/models/{id:.+}", _when_started(core, catalogue.show_model))
     routes.add_get("/v1/requests", _plain(core, list_requests))
     routes.add_get("/v1/requests/{id:.+}", _plain(core, show_request))
     routes.add_delete("/v1/requests/{id:.+}", _plain(core, cancel_request))
-    routes.add_post("/tokenize", _when_ready(core, tokenize))
-    routes.add_post("/detokenize", _when_ready(core, detokenize))
+    routes.add_post("/tokenize", _when_started(core, tokenize))
+    routes.add_post("/detokenize", _when_started(core, detokenize))
     routes.add_post("/v1/chat/completions", _counted(core, chat_completions))
     routes.add_post("/v1/completions", _counted(core, completions))
     routes.add_post("/v1/embeddings", _counted(core, embeddings))
@@ -57,9 +57,9 @@ def _plain(core: Core, endpoint: Endpoint) -> Handler:
     return handle
 
 
-def _when_ready(core: Core, endpoint: Endpoint) -> Handler:
+def _when_started(core: Core, endpoint: Endpoint) -> Handler:
     async def handle(request: web.Request) -> web.StreamResponse:
-        core.view.require_ready()
+        core.view.require_started()
         return await endpoint(core, request)
 
     return handle
@@ -67,7 +67,7 @@ def _when_ready(core: Core, endpoint: Endpoint) -> Handler:
 
 def _counted(core: Core, endpoint: Endpoint) -> Handler:
     """A generating endpoint: received and refused requests are counted."""
-    inner = _when_ready(core, endpoint)
+    inner = _when_started(core, endpoint)
 
     async def handle(request: web.Request) -> web.StreamResponse:
         core.metrics.received.inc()

@@ -1,7 +1,4 @@
-"""Requests inside the cluster: which key belongs to which HTTP request, and what has arrived for it.
-
-Ownership: `Dispatcher._live` holds a key from `Run.start` until its last message, its failure or the end of its handler, whichever comes
-first. Every path goes through `Dispatcher.forget`.
+"""Requests inside the cluster: what one HTTP request has sent, and what has arrived for it.
 
 Texts come as one message per step of the engine with the new text of all its sequences. A stream's `Run.writer` is called once in a turn of the
 loop for all that has arrived in it, so that a token wakes no task.
@@ -9,21 +6,22 @@ loop for all that has arrived in it, so that a token wakes no task.
 
 import asyncio
 import contextlib
-import itertools
-import secrets
 import time
-from collections.abc import Callable
-from typing import Protocol
+from array import array
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from frontend.cluster import ClusterView
+from frontend import resubmission
+from frontend.cluster import Route
 from frontend.errors import ApiError
-from frontend.metrics import Metrics
-from frontend.tracing import Tracing
 from messages.explain import Explain, Explained
-from messages.request import Cancel, Detokenize, Generate, Tokenize
-from messages.text import Detokenized, Ended, FromTokenizer, Problem, Started, TextDelta, Texts, Tokenized
+from messages.request import Detokenize, Generate, Tokenize
+from messages.text import Detokenized, Ended, Problem, TextDelta, Tokenized
+
+if TYPE_CHECKING:
+    from frontend.dispatcher import Dispatcher
 
 Event = tuple[int, str | TextDelta | Ended]
 """The index of a choice and what came for it: text alone, or a message that says more."""
@@ -31,6 +29,7 @@ Question = Tokenize | Detokenize | Explain
 Answer = Tokenized | Detokenized | Explained
 
 ABORT, ERROR = "abort", "error"
+OVERLOADED = Problem(status=503, code="overloaded", message="The server is overloaded; try again soon.", retry_after=2.0)
 
 
 class ContractError(ValueError):
@@ -44,9 +43,12 @@ class Sender(Protocol):
 
 
 class Sequence:
-    """One key. Times are monotonic seconds. `end` is a finish reason, ABORT or ERROR once it has ended (at `ended`), None before."""
+    """One key at a time. Times are monotonic seconds. `end` is a finish reason, ABORT or ERROR once it has ended (at `ended`), None before.
 
-    __slots__ = ("end", "ended", "first_token", "group", "index", "key", "last_token", "run", "started", "tokens")
+    `ids`: the tokens whose text is here, `cached`: those of the prompt that were cached when the first came.
+    """
+
+    __slots__ = ("cached", "end", "ended", "first_token", "group", "ids", "index", "key", "last_token", "run", "started", "tokens")
 
     def __init__(self, key: int, index: int, run: "Run", group: "Group | None") -> None:
         self.key = key
@@ -55,6 +57,8 @@ class Sequence:
         self.group = group
         self.started = False
         self.tokens = 0
+        self.ids = array("i")
+        self.cached = 0
         self.first_token: float | None = None
         self.last_token: float | None = None
         self.end: str | None = None
@@ -62,11 +66,12 @@ class Sequence:
 
 
 class Group:
-    """The sequences that share one prompt, and the prompt's numbers once known."""
+    """The sequences that share one prompt, and the prompt's numbers once known. `request`: as it was first sent."""
 
-    __slots__ = ("cached_tokens", "prompt_tokens", "sequences")
+    __slots__ = ("cached_tokens", "prompt_tokens", "request", "sequences")
 
-    def __init__(self) -> None:
+    def __init__(self, request: Generate) -> None:
+        self.request = request
         self.sequences: list[Sequence] = []
         self.prompt_tokens: int | None = None
         self.cached_tokens = 0
@@ -76,11 +81,15 @@ class Run:
     """What one HTTP request waits for. Made by `Dispatcher.open`; `close` must be called in every path.
 
     `writer`, once there is one, takes the events of each turn of the loop; it gives False when it cannot now, and `held` ends then.
+
+    `question`: what is asked, in a run that does not generate. `route` is the way it was sent, None while it waits for one; `sent`: it was sent
+    once. `strikes`: how often it was cut off since something came for it.
     """
 
-    def __init__(self, dispatcher: "Dispatcher", tokenizer: str, incarnation: int) -> None:
-        self.tokenizer = tokenizer
-        self.incarnation = incarnation
+    def __init__(self, dispatcher: "Dispatcher", route: Route | None) -> None:
+        self.route = route
+        self.sent = route is not None
+        self.strikes = 0
         self.arrived = time.monotonic()
         self.groups: list[Group] = []
         self.live: dict[int, Sequence] = {}
@@ -88,6 +97,7 @@ class Run:
         self.writer: Callable[[], bool] | None = None
         self._dispatcher = dispatcher
         self._events: list[Event] = []
+        self.question: Question | None = None
         self._answer: Answer | None = None
         self.problem: Problem | None = None
         self._wake = asyncio.Event()
@@ -106,8 +116,8 @@ class Run:
         return not self.live and not self._events and self.problem is None
 
     def generate(self, message: Generate) -> None:
-        """Send one prompt; its choices get the next indexes. Raises ApiError 503 when the tokenizer's queue is full."""
-        group = Group()
+        """Send one prompt, or let it wait for a way; its choices get the next indexes. Raises ApiError 503 when the tokenizer's queue is full."""
+        group = Group(message)
         first = sum(len(other.sequences) for other in self.groups)
         self.groups.append(group)
         group.sequences = [Sequence(key, first + number, self, group) for number, key in enumerate(message.keys)]
@@ -117,6 +127,7 @@ class Run:
 
     async def ask(self, message: Question) -> Answer:
         """Send a question and wait for the answer. Raises ApiError."""
+        self.question = message
         self._dispatcher.remember(Sequence(message.key, 0, self, None))
         self._send(message)
         while self._answer is None:
@@ -124,9 +135,18 @@ class Run:
         return self._answer
 
     def _send(self, message: Generate | Question) -> None:
-        if not self._dispatcher.send(self.tokenizer, message):
-            self.fail(Problem(status=503, code="overloaded", message="The server is overloaded; try again soon.", retry_after=2.0))
+        if self.route is not None and not self._dispatcher.send(self.route.tokenizer, message):
+            self.fail(OVERLOADED)
             self._raise_problem()
+
+    def again(self) -> Iterator[Generate | Question]:
+        """Whatever of it has not ended, to be sent: for the first time, or with what is here."""
+        if self.question is not None:
+            yield from (msgspec.structs.replace(self.question, key=key) for key in self.live)
+        for group in self.groups:
+            rest = [(number, sequence) for number, sequence in enumerate(group.sequences) if sequence.key in self.live]
+            if rest:
+                yield resubmission.again(group.request, rest, self.sent)
 
     async def opened(self, grace: float) -> None:
         """Wait until every prompt was accepted, then up to `grace` seconds for the first event. Raises ApiError if something was refused."""
@@ -201,172 +221,3 @@ class Run:
         """Cancel what is still running and forget it. `reason` is its finished_reason in the metrics. May be called again."""
         if self.live:
             self._dispatcher.cancel(self, reason)
-
-
-class Dispatcher:
-    """Routes messages from the tokenizers to runs. `outboxes`: one per tokenizer name."""
-
-    def __init__(self, name: str, outboxes: dict[str, Sender], view: ClusterView, metrics: Metrics, tracing: Tracing | None = None) -> None:
-        self.name = name
-        self._tracing = tracing
-        self._outboxes = outboxes
-        self._view = view
-        self._metrics = metrics
-        self._live: dict[int, Sequence] = {}
-        self._touched: list[Run] = []
-        self._keys = itertools.count(secrets.randbits(62))
-        self._handlers: dict[type, Callable[[Sequence, FromTokenizer], None]] = {
-            Started: self._on_started,
-            TextDelta: self._on_delta,
-            Ended: self._on_ended,
-            Tokenized: self._on_answer,
-            Detokenized: self._on_answer,
-            Explained: self._on_answer,
-        }
-
-    def __len__(self) -> int:
-        return len(self._live)
-
-    def new_keys(self, count: int) -> list[int]:
-        """Keys nobody else uses: counted from a random 62-bit base."""
-        return list(itertools.islice(self._keys, count))
-
-    def open(self) -> Run:
-        """A run on the next ready tokenizer. Raises ApiError 503."""
-        process = self._view.choose_tokenizer()
-        return Run(self, process.name, process.incarnation)
-
-    def send(self, tokenizer: str, message: msgspec.Struct) -> bool:
-        """False when the tokenizer's queue is full."""
-        return self._outboxes[tokenizer].send(message)
-
-    def remember(self, sequence: Sequence) -> None:
-        self._live[sequence.key] = sequence
-        sequence.run.live[sequence.key] = sequence
-        self._metrics.live.set(len(self._live))
-
-    def forget(self, sequence: Sequence, reason: str) -> None:
-        """Take a key out of all maps and count how it ended."""
-        del self._live[sequence.key]
-        del sequence.run.live[sequence.key]
-        sequence.end, sequence.ended = reason, time.monotonic()
-        self._metrics.live.set(len(self._live))
-        if sequence.started:
-            self._metrics.finished(reason)
-            self._metrics.e2e.observe(sequence.ended - sequence.run.arrived)
-            self._metrics.request_generation.observe(sequence.tokens)
-            if self._tracing is not None:
-                self._tracing.ended(sequence)
-
-    def cancel(self, run: Run, reason: str) -> None:
-        keys = list(run.live)
-        for sequence in list(run.live.values()):
-            self.forget(sequence, reason)
-        self._outboxes[run.tokenizer].send(Cancel(keys))
-
-    def fail_lost(self) -> None:
-        """Fail the requests whose tokenizer died or was started again."""
-        for run in {sequence.run for sequence in self._live.values()}:
-            if problem := self._view.lost(run.tokenizer, run.incarnation):
-                run.fail(problem)
-
-    def fail_all(self, problem: Problem) -> None:
-        for run in {sequence.run for sequence in self._live.values()}:
-            run.fail(problem)
-
-    def touched(self, run: Run) -> None:
-        """Something has arrived for a run with a writer, which is called when this turn of the loop is over."""
-        if not self._touched:
-            asyncio.get_running_loop().call_soon(self._turn_over)
-        self._touched.append(run)
-
-    def _turn_over(self) -> None:
-        runs, self._touched = self._touched, []
-        for run in runs:
-            run.write()
-
-    def receive(self, message: FromTokenizer) -> None:
-        """Called for every message of a tokenizer. What is for keys that are gone is dropped."""
-        if isinstance(message, Texts):
-            self._on_texts(message)
-            return
-        sequence = self._live.get(message.key)
-        if sequence is not None:
-            self._handlers[type(message)](sequence, message)
-
-    def _on_started(self, sequence: Sequence, message: FromTokenizer) -> None:
-        group = sequence.group
-        if not isinstance(message, Started) or group is None or group.prompt_tokens is not None:
-            return
-        group.prompt_tokens = message.prompt_tokens
-        for member in group.sequences:
-            member.started = True
-        self._metrics.started.inc(len(group.sequences))
-        self._metrics.prompt_tokens.inc(message.prompt_tokens)
-        self._metrics.request_prompt.observe(message.prompt_tokens)
-        sequence.run.accepted()
-
-    def _on_delta(self, sequence: Sequence, message: FromTokenizer) -> None:
-        if not isinstance(message, TextDelta):
-            return
-        if message.tokens:
-            self._count(sequence, message.tokens)
-        if message.text or message.logprobs or message.ids:
-            sequence.run.push((sequence.index, message if message.logprobs or message.ids or message.prompt else message.text))
-
-    def _on_texts(self, message: Texts) -> None:
-        """The loop that runs for every token. Raises ContractError."""
-        if not len(message.keys) == len(message.texts) == len(message.tokens):
-            raise ContractError(f"texts of {len(message.keys)} keys with {len(message.texts)} texts and {len(message.tokens)} counts")
-        now = time.monotonic()
-        live, gaps, total = self._live, [], 0
-        for key, text, tokens in zip(message.keys, message.texts, message.tokens, strict=True):
-            sequence = live.get(key)
-            if sequence is None:
-                continue
-            if tokens:
-                total += tokens
-                sequence.tokens += tokens
-                if sequence.last_token is None:
-                    self._first(sequence, now)
-                else:
-                    gaps.append(((now - sequence.last_token) / tokens, tokens))
-                sequence.last_token = now
-            if text:
-                sequence.run.push((sequence.index, text))
-        self._metrics.generation_tokens.inc(total)
-        self._metrics.inter_token.observe(gaps)
-
-    def _on_ended(self, sequence: Sequence, message: FromTokenizer) -> None:
-        if not isinstance(message, Ended):
-            return
-        if message.problem is not None or message.finish is None or not sequence.started:
-            problem = message.problem or Problem(status=500, code="internal_error", message="The server made a mistake; its log has more.")
-            sequence.run.fail(problem)
-            return
-        if (missing := message.completion_tokens - sequence.tokens) > 0:
-            self._count(sequence, missing)
-        if sequence.group is not None and sequence is sequence.group.sequences[0]:
-            sequence.group.cached_tokens = message.cached_tokens
-        self.forget(sequence, message.finish)
-        sequence.run.completion_tokens += message.completion_tokens
-        sequence.run.push((sequence.index, message))
-
-    def _on_answer(self, sequence: Sequence, message: FromTokenizer) -> None:
-        if isinstance(message, (Tokenized, Detokenized, Explained)):
-            self.forget(sequence, "stop")
-            sequence.run.answer(message)
-
-    def _count(self, sequence: Sequence, tokens: int) -> None:
-        now = time.monotonic()
-        sequence.tokens += tokens
-        self._metrics.generation_tokens.inc(tokens)
-        if sequence.last_token is None:
-            self._first(sequence, now)
-        else:
-            self._metrics.inter_token.observe([((now - sequence.last_token) / tokens, tokens)])
-        sequence.last_token = now
-
-    def _first(self, sequence: Sequence, now: float) -> None:
-        sequence.first_token = now
-        self._metrics.first_token.observe(now - sequence.run.arrived)

@@ -88,7 +88,7 @@ class NullEngine:
             else:
                 ended.append(key)
         for frontend, keys in going.items():
-            self._outboxes[frontend].send(Texts(keys, [text] * len(keys), [1] * len(keys)))
+            self._outboxes[frontend].send(Texts(keys, [text] * len(keys), [1] * len(keys), bytes(4 * len(keys))))
         for key in ended:
             end = Ended(key=key, finish=FINISH_LENGTH, text=text, tokens=1, completion_tokens=self._given[key] + 1)
             self._outboxes[self._frontend[key]].send(end)

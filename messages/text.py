@@ -15,6 +15,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     """Why a request was not, or not wholly, served. `status` is the HTTP status a client should see.
 
     `code` is a short stable word (`context_length_exceeded`, `queue_full`, `worker_lost`, ...); `param` names the request field at fault.
+    `passing`: nothing is wrong with the request and all that went out of it is right; sent again, it can be served.
     """
 
     status: int
@@ -22,6 +23,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     message: str
     param: str | None = None
     retry_after: float | None = None
+    passing: bool = False
 
 
 class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
@@ -47,33 +49,38 @@ class Started(msgspec.Struct, frozen=True, tag="started"):
 class TextDelta(msgspec.Struct, frozen=True, omit_defaults=True, tag="delta"):
     """New text of one sequence. concat(text of a key) is its whole output; never holds half a character or text later taken back.
 
-    `tokens` is how many generated tokens this delta accounts for (may be 0 or more than 1); `logprobs` has one entry for each of them
-    if logprobs were asked for, `ids` one if ids were. `prompt` has the prompt's logprobs and `prompt_ids` its token ids, in the first message of a
-    key that asked for them.
+    `ids` are the generated tokens this delta accounts for (may be more than one); `logprobs` has one entry for each of them if logprobs were asked
+    for. `prompt` has the prompt's logprobs and `prompt_ids` its token ids, in the first message of a key that asked for them; `cached`, there too,
+    how many prompt tokens came from the prefix cache.
     """
 
     key: Key
     text: str
-    tokens: int
+    ids: list[int]
     logprobs: list[TokenLogprob] = []
-    ids: list[int] = []
     prompt: list[TokenLogprob] = []
     prompt_ids: list[int] = []
+    cached: int = 0
 
 
 class Texts(msgspec.Struct, frozen=True, tag="texts"):
-    """What one step gave for many sequences of one frontend: `texts` and `tokens` are those of a TextDelta of nothing else for each of `keys`."""
+    """What one step gave for many sequences of one frontend: a TextDelta with nothing but text, ids and `cached` for each of `keys`.
+
+    `ids` (i32) is concatenated over keys, `tokens` each. `cached` names only those whose first message this is and that had a hit.
+    """
 
     keys: list[Key]
     texts: list[str]
     tokens: list[Annotated[int, msgspec.Meta(ge=0)]]
+    ids: bytes
+    cached: dict[Key, int] = {}
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="ended"):
     """The last message of a key: a finish reason (`stop`, `length`) or a problem, exactly one of them.
 
-    The fields that a TextDelta has are as there. `stop_reason` is the stop string or stop token id that matched, None for an end token.
-    Totals are of the whole sequence. `embedding` f32 is that of the prompt, of length 1, if one was asked for.
+    The fields that a TextDelta has are as there. `tokens` counts `ids`. `stop_reason` is the stop string or stop token id that matched, None for an
+    end token. Totals are of the whole sequence. `embedding` f32 is that of the prompt, of length 1, if one was asked for.
     """
 
     key: Key

@@ -120,7 +120,7 @@ class Engine:
 
     def close(self) -> None:
         """Accept nothing from now on; what is live goes on."""
-        self._closing = Problem(status=503, code="shutting_down", message="the server is shutting down", retry_after=5.0)
+        self._closing = Problem(status=503, code="shutting_down", message="the server is shutting down", retry_after=5.0, passing=True)
 
     def fail_all(self, problem: Problem) -> None:
         """End every live key with `problem`."""

@@ -188,7 +188,7 @@ class Service:
         while not self._engine.idle and time.monotonic() < deadline:
             self._turn()
         self._take_in(time.monotonic())
-        self._engine.fail_all(Problem(status=503, code="shutting_down", message="the server is shutting down"))
+        self._engine.fail_all(Problem(status=503, code="shutting_down", message="the server is shutting down", passing=True))
         self._send()
 
     def _close(self) -> None:

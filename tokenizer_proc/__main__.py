@@ -15,6 +15,7 @@ from checkpoint.errors import CheckpointError
 from checkpoint.sampling import sampling_defaults
 from checkpoint.shapes import SHAPES
 from messages.cluster import DEAD, DEFAULT, LOADING, READY, STOPPING, ClusterState
+from tokenizer_proc.admission import Sender
 from tokenizer_proc.args import TokenizerArgs
 from tokenizer_proc.cluster_view import SCHEDULER
 from tokenizer_proc.dummy_source import dummy_vocabulary
@@ -49,7 +50,7 @@ class Process:
         trace = open_trace(args)
         self._tracing = None if trace is None else Tracing(trace)
         frontends = {name: self._to_frontend(name) for name in args.frontends}
-        self.service = Service(args.name, encoder, TextPool(loop), frontends, self._outboxes[SCHEDULER].send, self._inbox)
+        self.service = Service(Sender(args.name, args.incarnation), encoder, TextPool(loop), frontends, self._outboxes[SCHEDULER].send, self._inbox)
         self._inbox.listen(self._handle)
         self._heard = self._ready = False
 

@@ -1,30 +1,29 @@
-"""What a tokenizer process needs to know of the others: who was restarted, and the context the scheduler runs with."""
+"""What a tokenizer process needs to know of the others: which frontends are over, and the context the scheduler runs with."""
 
 from dataclasses import dataclass, field
 
-from messages.cluster import DEAD, STOPPING, ClusterState, ProcessState
+from messages.cluster import DEAD, ClusterState, ProcessState
 
 SCHEDULER = "scheduler"
 
 
 @dataclass
 class ClusterView:
-    """`context` in tokens, None while no scheduler is there to say it."""
+    """`context` in tokens, as the scheduler last said it; None before it did. While another scheduler starts, requests wait for it on their way."""
 
     context: int | None = None
-    _incarnations: dict[str, int] = field(default_factory=dict)
+    _first: dict[str, int] = field(default_factory=dict)
 
-    def update(self, state: ClusterState) -> set[str]:
-        """Take in a new state; gives the names of processes that died or were restarted since the last one."""
-        gone = {process.name for process in state.processes if self._is_gone(process)}
-        self._incarnations |= {process.name: process.incarnation for process in state.processes}
-        self.context = next((_context(process) for process in state.processes if process.name == SCHEDULER), None)
-        return gone
+    def update(self, state: ClusterState) -> None:
+        """Take in a new state."""
+        self._first |= {process.name: process.incarnation + (process.phase == DEAD) for process in state.processes}
+        self.context = next((_context(process) for process in state.processes if process.name == SCHEDULER), None) or self.context
 
-    def _is_gone(self, process: ProcessState) -> bool:
-        return process.phase == DEAD or self._incarnations.get(process.name, process.incarnation) != process.incarnation
+    def is_over(self, name: str, incarnation: int) -> bool:
+        """This incarnation of a process has died."""
+        return incarnation < self._first.get(name, 0)
 
 
 def _context(scheduler: ProcessState) -> int | None:
     value = scheduler.facts.get("context")
-    return int(value) if isinstance(value, int | float) and value > 0 and scheduler.phase not in (DEAD, STOPPING) else None
+    return int(value) if isinstance(value, int | float) and value > 0 else None

@@ -8,8 +8,8 @@ from messages.tokens import PromptScores
 from tokenizer_proc.pieces import Pieces
 from tokenizer_proc.scores import Embedding, Scoring
 
-Told = tuple[list[int], list[TokenLogprob], list[int]]
-"""Token ids of the answer, logprobs of the prompt, token ids of the prompt."""
+Told = tuple[list[TokenLogprob], list[int]]
+"""Logprobs of the prompt, token ids of the prompt."""
 
 
 @dataclass
@@ -17,7 +17,7 @@ class Extras:
     """Of one sequence. Stop strings do not match in the text of its first `min_tokens` tokens.
 
     `silent`: only the prompt was asked for, what is generated is not said. `scoring`: the prompt's logprobs, which go out with the first message,
-    as `prompt_ids` do. `embedding`: of the prompt, for a silent one. `ids`: generated ones that are to go out, if `with_ids`.
+    as `prompt_ids` do. `embedding`: of the prompt, for a silent one. `with_ids`: the client wants the ids of its tokens.
     """
 
     min_tokens: int = 0
@@ -26,7 +26,6 @@ class Extras:
     scoring: Scoring | None = None
     embedding: Embedding | None = None
     prompt_ids: list[int] = field(default_factory=list)
-    ids: list[int] = field(default_factory=list)
 
     @property
     def lacks_parts(self) -> bool:
@@ -39,14 +38,10 @@ class Extras:
         if part is not None:
             part.add(message)
 
-    def note(self, token: int) -> None:
-        if self.with_ids:
-            self.ids.append(token)
-
     def told(self) -> Told:
         """What the message being made says of all this."""
-        found = self.ids, [] if self.scoring is None else self.scoring.take(), self.prompt_ids
-        self.ids, self.scoring, self.prompt_ids = [], None, []
+        found = [] if self.scoring is None else self.scoring.take(), self.prompt_ids
+        self.scoring, self.prompt_ids = None, []
         return found
 
 

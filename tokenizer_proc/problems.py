@@ -59,12 +59,16 @@ def bad_stop(sentence: str) -> Problem:
 
 
 def not_ready() -> Problem:
-    return Problem(status=503, code="not_ready", message="The model is still loading; try again soon.", retry_after=1.0)
+    return Problem(status=503, code="not_ready", message="The model is still loading; try again soon.", retry_after=1.0, passing=True)
 
 
-def scheduler_restarted() -> Problem:
-    message = "The scheduler was restarted while this request was running; please send it again."
-    return Problem(status=503, code="scheduler_restarted", message=message, retry_after=1.0)
+def incomplete() -> Problem:
+    return internal("A part of the answer was lost inside the server.")
+
+
+def interrupted() -> Problem:
+    message = "A part of the answer was lost inside the server; please try again."
+    return Problem(status=503, code="interrupted", message=message, retry_after=1.0, passing=True)
 
 
 def overloaded() -> Problem:
@@ -72,7 +76,7 @@ def overloaded() -> Problem:
 
 
 def shutting_down() -> Problem:
-    return Problem(status=503, code="shutting_down", message="The server is shutting down.")
+    return Problem(status=503, code="shutting_down", message="The server is shutting down.", passing=True)
 
 
 def internal(sentence: str) -> Problem:

@@ -32,10 +32,12 @@ def end_rules(request: Generate, model_ends: frozenset[int], special_ids: dict[s
 
 @dataclass
 class Sequence:
-    """One key. `prefix` (an echoed prompt) goes out before its first text. `tokens` counts generated tokens, end token included."""
+    """One key. `prefix` (an echoed prompt) goes out before its first text. `tokens` counts generated tokens, end token included; those in `unsaid`
+    are in no message yet. `incarnation` is that of the frontend."""
 
     key: Key
     frontend: str
+    incarnation: int
     detokenizer: Detokenizer
     stops: StopMatcher
     reasons: dict[int, str | int]
@@ -43,8 +45,9 @@ class Sequence:
     extras: Extras | None = None
     tokens: int = 0
     cached: int = 0
-    unsaid: int = 0
+    unsaid: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
+    begun: bool = False
 
     def take(self, token: int, finish: int, logprob: TokenLogprob | None) -> TextDelta | Ended | None:
         """The next generated token; what the frontend is to hear now, if anything. Tokens whose text is held back are told with later text."""
@@ -52,24 +55,30 @@ class Sequence:
         if extras is not None and extras.silent:
             return self._prompt_only(extras)
         self.tokens += 1
-        self.unsaid += 1
+        self.unsaid.append(token)
         if logprob is not None:
             self.logprobs.append(logprob)
         text = "" if finish == FINISH_END_TOKEN else self.detokenizer.push(token)
-        if extras is None:
+        if extras is None or self.tokens > extras.min_tokens:
             text = self.stops.push(text)
-        else:
-            extras.note(token)
-            text = self.stops.push(text) if self.tokens > extras.min_tokens else text
         if finish != RUNNING or self.stops.matched is not None:
             return self._end(token, finish, text)
         if not text:
             return None
-        told = () if extras is None else extras.told()
-        return TextDelta(self.key, self._said(text), *self._account(), *told)
+        scores, prompt_ids = ([], []) if extras is None else extras.told()
+        cached, self.begun = 0 if self.begun else self.cached, True
+        return TextDelta(self.key, self._said(text), *self._account(), scores, prompt_ids, cached)
+
+    def resume(self, tokens: list[int], cached: int) -> bool:
+        """Come to the state in which it was when its frontend had just heard all of `tokens`; False when it cannot have heard that."""
+        for token in tokens:
+            if isinstance(self.take(token, RUNNING, None), Ended):
+                return False
+        self.cached = cached
+        return not self.unsaid
 
     def _prompt_only(self, extras: Extras) -> Ended:
-        _, scores, prompt_ids = extras.told()
+        scores, prompt_ids = extras.told()
         return Ended(
             key=self.key,
             finish=FINISH_LENGTH,
@@ -90,13 +99,13 @@ class Sequence:
             if self.stops.include and isinstance(reason, str):
                 text += reason
         stopped = finish == FINISH_END_TOKEN or self.stops.matched is not None
-        tokens, logprobs = self._account()
-        ids, scores, prompt_ids = ([], [], []) if self.extras is None else self.extras.told()
+        ids, logprobs = self._account()
+        scores, prompt_ids = ([], []) if self.extras is None else self.extras.told()
         return Ended(
             key=self.key,
             finish=FINISH_STOP if stopped else FINISH_LENGTH,
             text=self._said(text),
-            tokens=tokens,
+            tokens=len(ids),
             logprobs=logprobs,
             ids=ids,
             prompt=scores,
@@ -110,10 +119,10 @@ class Sequence:
         text, self.prefix = self.prefix + text, ""
         return text
 
-    def _account(self) -> tuple[int, list[TokenLogprob]]:
+    def _account(self) -> tuple[list[int], list[TokenLogprob]]:
         """Tokens (and their logprobs) that the message being made accounts for."""
         counted = self.unsaid, self.logprobs
-        self.unsaid, self.logprobs = 0, []
+        self.unsaid, self.logprobs = [], []
         return counted
 
 
@@ -142,5 +151,3 @@ class Sequences:
         """Forget these keys; gives those that were running."""
         return [sequence for key in keys if (sequence := self._of.pop(key, None)) is not None]
 
-    def of_frontends(self, names: set[str]) -> list[Key]:
-        return [sequence.key for sequence in self._of.values() if sequence.frontend in names]

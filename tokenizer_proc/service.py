@@ -6,31 +6,27 @@ from typing import Protocol
 
 import msgspec
 
-from messages.admit import Abort, Admit
+from messages.admit import Abort
 from messages.cluster import ClusterState
 from messages.explain import Explain, Explained
 from messages.key import Key
-from messages.request import Cancel, Detokenize, FromFrontend, Generate, Tokenize, TokenPrompt
+from messages.request import Cancel, Detokenize, FromFrontend, Generate, Tokenize
 from messages.text import Detokenized, Ended, Problem, Started, Tokenized
 from messages.tokens import FINISH_ERROR, FromScheduler, PromptScores, Refused, Tokens
 from tokenizer_proc import problems
-from tokenizer_proc.cluster_view import SCHEDULER, ClusterView
-from tokenizer_proc.detokenizer import Detokenizer, decode
+from tokenizer_proc.admission import Encoded, Sender, encode
+from tokenizer_proc.cluster_view import ClusterView
+from tokenizer_proc.detokenizer import decode
 from tokenizer_proc.errors import RequestError
-from tokenizer_proc.extras import extras_of
 from tokenizer_proc.prompts import PromptEncoder, size_of
-from tokenizer_proc.sequences import Sequence, Sequences, end_rules
+from tokenizer_proc.sequences import Sequence, Sequences
 from tokenizer_proc.step_texts import Send, StepTexts
-from tokenizer_proc.stops import MAX_STOP_CHARACTERS, StopMatcher
+from tokenizer_proc.stops import MAX_STOP_CHARACTERS
 from tokenizer_proc.text_pool import TextPool
 from tokenizer_proc.token_rows import TokenRow, read_rows
-from transport.columns import ColumnError, pack_i32
+from transport.columns import ColumnError
 
 Accepted = FromFrontend | FromScheduler
-MAX_PROMPT_LOGPROBS = 100_000
-"""Values for all choices of one prompt: turning more into one answer would hold up everybody's streams."""
-FIT = -1
-"""`truncate`: as many tokens as fit."""
 
 
 class BadMessages(Protocol):
@@ -41,20 +37,11 @@ class BadMessages(Protocol):
 
 @dataclass
 class _Preparation:
-    """A Generate whose prompt is being encoded. `keys` are those nobody has cancelled."""
+    """A Generate whose prompt is being encoded. `keys` are those nobody has cancelled; `incarnation` is that of the frontend."""
 
     frontend: str
+    incarnation: int
     keys: set[Key]
-
-
-@dataclass(frozen=True)
-class _Encoded:
-    """A prompt ready to be admitted: its `ids`, also as a `column`, its text where it is to be echoed, the bad words as tokens."""
-
-    ids: list[int]
-    column: bytes
-    echo: str
-    banned: list[list[int]]
 
 
 @dataclass
@@ -72,7 +59,7 @@ class Counters:
 class Service:
     """`frontends` and `scheduler` send to those processes; `inbox` is told of messages that break the contract."""
 
-    name: str
+    sender: Sender
     encoder: PromptEncoder
     pool: TextPool
     frontends: Mapping[str, Send]
@@ -111,30 +98,22 @@ class Service:
                 self._explained(message)
 
     def on_cluster(self, state: ClusterState) -> None:
-        """End what a death has cut off."""
-        gone = self.cluster.update(state)
-        if SCHEDULER in gone:
-            self.end_all(problems.scheduler_restarted())
-        dead_frontends = gone & self.frontends.keys()
-        if dead_frontends:
-            lost = [key for key, preparation in self._preparing.items() if preparation.frontend in dead_frontends]
-            self._cancel(lost + self.sequences.of_frontends(dead_frontends))
-
-    def end_all(self, problem: Problem) -> None:
-        """Every admitted sequence ends with `problem`. The scheduler is told too: one that has just started may have been sent them."""
-        ended = self.sequences.remove([sequence.key for sequence in self.sequences])
-        for sequence in ended:
-            self._say_problem(sequence.frontend, [sequence.key], problem)
-        if ended:
-            self.scheduler(Abort([sequence.key for sequence in ended]))
+        """What a frontend asked for ends with it. A scheduler's death is the frontends' business: they send again what they still want."""
+        self.cluster.update(state)
+        of_frontends: list[tuple[Key, str, int]] = [(sequence.key, sequence.frontend, sequence.incarnation) for sequence in self.sequences]
+        of_frontends += [(key, preparation.frontend, preparation.incarnation) for key, preparation in self._preparing.items()]
+        self._cancel([key for key, frontend, incarnation in of_frontends if self.cluster.is_over(frontend, incarnation)])
 
     def shut_down(self) -> None:
-        """Every request ends, those whose prompt is still being encoded too."""
-        problem = problems.shutting_down()
-        self.end_all(problem)
+        """Every request is given back to its frontend."""
+        running = self.sequences.remove([sequence.key for sequence in self.sequences])
+        for sequence in running:
+            self._say_problem(sequence.frontend, [sequence.key], problems.shutting_down())
+        if running:
+            self.scheduler(Abort([sequence.key for sequence in running]))
         for key, preparation in self._preparing.items():
             preparation.keys.discard(key)
-            self._say_problem(preparation.frontend, [key], problem)
+            self._say_problem(preparation.frontend, [key], problems.shutting_down())
         self._preparing.clear()
 
     # Requests
@@ -143,8 +122,10 @@ class Service:
         keys = request.keys
         if not self._knows(request.frontend):
             return
-        if not keys or len(keys) != len(request.seeds) or len(set(keys)) != len(keys):
-            self.inbox.reject(f"generate with {len(keys)} keys, {len(request.seeds)} seeds")
+        if self.cluster.is_over(request.frontend, request.incarnation):
+            return
+        if not keys or len(keys) != len(request.seeds) or len(set(keys)) != len(keys) or len(request.resumed) not in (0, len(keys)):
+            self.inbox.reject(f"generate with {len(keys)} keys, {len(request.seeds)} seeds, {len(request.resumed)} resumed")
             return
         if any(key in self._preparing or key in self.sequences for key in keys):
             self.inbox.reject("generate with a key in use")
@@ -155,11 +136,11 @@ class Service:
         if context is None or refusal is not None:
             self._refuse(request.frontend, keys, problems.not_ready() if context is None else refusal or problems.not_ready())
             return
-        preparation = _Preparation(request.frontend, set(keys))
+        preparation = _Preparation(request.frontend, request.incarnation, set(keys))
         self._preparing |= dict.fromkeys(keys, preparation)
         self.pool.run(
             size_of(request.prompt),
-            lambda: self._encode(request, context),
+            lambda: encode(self.encoder, request, context),
             lambda encoded: self._admit(request, preparation, encoded),
             lambda problem: self._refuse(request.frontend, self._finish_preparation(request, preparation), problem),
         )
@@ -180,20 +161,6 @@ class Service:
         found = next(beyond, None)
         return None if found is None else problems.unknown_token(*found, size)
 
-    def _encode(self, request: Generate, context: int) -> _Encoded:
-        keep = request.truncate
-        if keep == FIT:
-            keep = max(1, context - max(1, request.stop.max_tokens or 1))
-        ids = self.encoder.encode(request.prompt, context, keep)
-        wanted = request.sampling.prompt_logprobs
-        choices = len(request.keys)
-        if choices * len(ids) * (wanted + 1) > MAX_PROMPT_LOGPROBS:
-            raise RequestError(problems.too_many_logprobs(len(ids), wanted, choices, MAX_PROMPT_LOGPROBS))
-        prompt = request.prompt if keep is None else TokenPrompt(ids)
-        echo = self.encoder.echo(prompt, ids, request.skip_special_tokens) if request.echo else ""
-        banned = self.encoder.forbidden(request.constraints.bad_words) if request.constraints else []
-        return _Encoded(ids, pack_i32(ids), echo, banned)
-
     def _finish_preparation(self, request: Generate, preparation: _Preparation) -> list[Key]:
         """The keys still wanted, in order."""
         wanted = [key for key in request.keys if key in preparation.keys]
@@ -201,46 +168,17 @@ class Service:
             del self._preparing[key]
         return wanted
 
-    def _admit(self, request: Generate, preparation: _Preparation, encoded: _Encoded) -> None:
+    def _admit(self, request: Generate, preparation: _Preparation, encoded: Encoded) -> None:
         keys = self._finish_preparation(request, preparation)
         if not keys:
             return
-        silent = request.stop.max_tokens == 0
-        seed_of = dict(zip(request.keys, request.seeds, strict=True))
-        vocabulary = self.encoder.vocabulary
-        rules = end_rules(request, vocabulary.end_ids, vocabulary.special_ids)
-        admit = Admit(
-            tokenizer=self.name,
-            keys=keys,
-            seeds=[seed_of[key] for key in keys],
-            prompt=encoded.column,
-            sampling=request.sampling,
-            end_ids=rules.end_ids,
-            max_tokens=1 if silent else request.stop.max_tokens,
-            priority=request.priority,
-            tenant=request.tenant,
-            cache_salt=request.cache_salt,
-            constraints=request.constraints,
-            banned=encoded.banned,
-            pooling=request.pooling,
-        )
-        if self.cluster.context is None or not self.scheduler(admit):
-            self._refuse(request.frontend, keys, problems.not_ready() if self.cluster.context is None else problems.overloaded())
+        if not all(self.scheduler(admit) for admit in self.sender.admits(request, keys, encoded)):
+            self._refuse(request.frontend, keys, problems.overloaded())
             return
-        ids = encoded.ids
-        self.counters.prompt_tokens += len(ids)
+        self.counters.prompt_tokens += encoded.tokens
         for key in keys:
-            sequence = Sequence(
-                key,
-                request.frontend,
-                Detokenizer(vocabulary.pieces, ids, request.skip_special_tokens),
-                StopMatcher(request.stop.strings, request.stop.include_stop_string),
-                rules.reasons,
-                prefix=encoded.echo,
-                extras=extras_of(request, ids, vocabulary.pieces),
-            )
-            self.sequences.add(sequence)
-        self.frontends[request.frontend](Started(request.keys[0], len(ids)))
+            self.sequences.add(encoded.sequences[key])
+        self.frontends[request.frontend](Started(request.keys[0], encoded.tokens))
 
     def _cancel(self, keys: Iterable[Key]) -> None:
         running = []
@@ -264,7 +202,7 @@ class Service:
         except ColumnError as error:
             self.inbox.reject(f"scores: {error}")
             step = StepTexts()
-            self._lost(sequence, step)
+            self._lost(sequence, step, problems.incomplete())
             step.send(self.frontends)
             self.scheduler(Abort([sequence.key]))
 
@@ -297,23 +235,22 @@ class Service:
         self.counters.completion_tokens += 1
         answer = sequence.take(row.token, row.finish, row.logprob)
         if answer is not None:
-            step.add(sequence.frontend, answer)
+            step.add(sequence.frontend, answer, alone=sequence.extras is not None and sequence.extras.with_ids)
         if isinstance(answer, Ended):
             self.sequences.remove([row.key])
             return not row.finish
         return False
 
     def _out_of_order(self, sequence: Sequence, row: TokenRow, step: StepTexts) -> bool:
-        """A token seen before is ignored; a token lost on the way ends the sequence, for its text would be wrong."""
+        """A token seen before is ignored; after one that was lost on the way the text would be wrong: the frontend sends the rest again."""
         self.inbox.reject(f"token {row.position} of a sequence that has {sequence.tokens}")
         if row.position < sequence.tokens:
             return False
-        self._lost(sequence, step)
+        self._lost(sequence, step, problems.interrupted() if row.position else problems.incomplete())
         return True
 
-    def _lost(self, sequence: Sequence, step: StepTexts) -> None:
+    def _lost(self, sequence: Sequence, step: StepTexts, problem: Problem) -> None:
         self.sequences.remove([sequence.key])
-        problem = problems.internal("A part of the answer was lost inside the server.")
         step.add(sequence.frontend, Ended(key=sequence.key, problem=problem, completion_tokens=sequence.tokens))
 
     def _refused(self, message: Refused) -> None:
@@ -334,7 +271,7 @@ class Service:
     def _explain(self, question: Explain) -> None:
         """Pass it on; whoever asked gives up by himself when no answer comes."""
         if self._knows(question.frontend):
-            self.scheduler(msgspec.structs.replace(question, tokenizer=self.name))
+            self.scheduler(msgspec.structs.replace(question, tokenizer=self.sender.name))
 
     def _explained(self, answer: Explained) -> None:
         if self._knows(answer.frontend):

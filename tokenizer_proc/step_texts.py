@@ -1,5 +1,6 @@
 """What one step of the engine comes to for the frontends: one message to each with all texts, instead of one for each token."""
 
+from array import array
 from collections.abc import Callable, Mapping
 
 import msgspec
@@ -13,22 +14,31 @@ class StepTexts:
     """Collects answers and sends them at the end of the step. Those that say more than text go after the texts, in their order."""
 
     def __init__(self) -> None:
-        self._texts: dict[str, Texts] = {}
+        self._texts: dict[str, list[TextDelta]] = {}
         self._others: list[tuple[str, msgspec.Struct]] = []
 
-    def add(self, frontend: str, answer: TextDelta | Ended) -> None:
-        if isinstance(answer, Ended) or answer.logprobs or answer.ids or answer.prompt:
+    def add(self, frontend: str, answer: TextDelta | Ended, alone: bool = False) -> None:
+        """`alone`: the client is to have more of it than its text."""
+        if alone or isinstance(answer, Ended) or answer.logprobs or answer.prompt:
             self._others.append((frontend, answer))
-            return
-        texts = self._texts.get(frontend)
-        if texts is None:
-            texts = self._texts[frontend] = Texts([], [], [])
-        texts.keys.append(answer.key)
-        texts.texts.append(answer.text)
-        texts.tokens.append(answer.tokens)
+        else:
+            self._texts.setdefault(frontend, []).append(answer)
 
     def send(self, frontends: Mapping[str, Send]) -> None:
-        for name, texts in self._texts.items():
-            frontends[name](texts)
+        for name, answers in self._texts.items():
+            frontends[name](_texts(answers))
         for name, answer in self._others:
             frontends[name](answer)
+
+
+def _texts(answers: list[TextDelta]) -> Texts:
+    ids = array("i")
+    for answer in answers:
+        ids.extend(answer.ids)
+    return Texts(
+        [answer.key for answer in answers],
+        [answer.text for answer in answers],
+        [len(answer.ids) for answer in answers],
+        ids.tobytes(),
+        {answer.key: answer.cached for answer in answers if answer.cached},
+    )

@@ -6,6 +6,7 @@ import struct
 import tempfile
 import threading
 import time
+from array import array
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from messages.cluster import STOPPING
-from messages.request import Cancel, Detokenize, Generate, TextPrompt, Tokenize, TokenPrompt
-from messages.text import Ended, FromTokenizer, Problem, Started, TextDelta, TokenLogprob
+from messages.cluster import LOADING, STOPPING
+from messages.request import Cancel, Delivered, Detokenize, Generate, TextPrompt, Tokenize, TokenPrompt
+from messages.text import Ended, FromTokenizer, Problem, Started, TextDelta, Texts, TokenLogprob
 from tests.support.frontend_peers import CONTEXT, LOADING_STATE, MODEL, Frontend, Message, Peers, cluster_state, running, say, silent, start
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "A"}]}
@@ -122,7 +123,7 @@ def test_logprobs_in_both_shapes(ready: Pair) -> None:
         if isinstance(message, Generate):
             tokens = [TokenLogprob(1, b"a", -0.5, [(1, b"a", -0.5), (2, b"b", -1.5)]), TokenLogprob(2, b"b", float("-inf"), [(1, b"a", -0.5)])]
             yield Started(message.keys[0], 1)
-            yield TextDelta(message.keys[0], "a", 1, tokens[:1])
+            yield TextDelta(message.keys[0], "a", [7], tokens[:1])
             yield Ended(key=message.keys[0], finish="length", text="b", tokens=1, logprobs=tokens[1:], completion_tokens=2)
 
     peers.script = script
@@ -227,7 +228,7 @@ def test_a_problem_in_mid_stream_is_an_event(ready: Pair) -> None:
     def script(message: Message) -> Iterable[FromTokenizer]:
         if isinstance(message, Generate):
             yield Started(message.keys[0], 1)
-            yield TextDelta(message.keys[0], "x", 1)
+            yield TextDelta(message.keys[0], "x", [7])
 
     peers.script = script
     with frontend.open(CHAT_PATH, {**CHAT, "stream": True}) as connection:
@@ -262,7 +263,7 @@ def test_a_client_that_goes_away_cancels(ready: Pair, streamed: bool, progress: 
         peers.send(Started(keys[0], 1))
         frontend.wait_metric("sequences_started_total", started + 2)
     if progress == "running":
-        peers.send(TextDelta(keys[0], "x", 1))
+        peers.send(TextDelta(keys[0], "x", [7]))
         frontend.wait_metric("generation_tokens_total", tokens + 1)
     if reset:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -276,7 +277,7 @@ def test_malformed_frames_and_foreign_keys_harm_nobody(ready: Pair) -> None:
     frontend, peers = ready
     for frame in (b"", b"\xc1", b"\x80", b"x" * 1000, msgspec.msgpack.encode({"type": "delta", "key": "x"}), b"\x91" * 5000):
         peers.send(frame)
-    peers.send(TextDelta(12345, "x", 1))
+    peers.send(TextDelta(12345, "x", [7]))
     peers.send(Ended(key=12345, finish="stop"))
     peers.send(Started(12345, 5))
     assert frontend.post(CHAT_PATH, CHAT)[2]["choices"][0]["message"]["content"] == "Hello world"
@@ -290,7 +291,7 @@ def test_a_slow_reader_does_not_slow_others_and_loses_nothing(ready: Pair) -> No
         key = peers.expect(Generate).keys[0]
         peers.send(Started(key, 1))
         for number in range(20_000):
-            peers.send(TextDelta(key, f"{number:05d} " + "." * 100, 1))
+            peers.send(TextDelta(key, f"{number:05d} " + "." * 100, [7]))
         peers.script = say("Hello", " world")
         started = time.monotonic()
         assert frontend.post(CHAT_PATH, CHAT)[0] == 200
@@ -302,19 +303,34 @@ def test_a_slow_reader_does_not_slow_others_and_loses_nothing(ready: Pair) -> No
         position = answer.index(f"{number:05d} ", position)
 
 
-def test_a_new_tokenizer_ends_its_requests(run_dir: Path) -> None:
+def test_a_stream_goes_on_after_a_tokenizers_death(run_dir: Path) -> None:
+    """Nothing twice, nothing lost; and what comes while there is no tokenizer waits for the next."""
     with running(run_dir) as (frontend, peers):
         peers.script = silent
-        answers: list[int] = []
-        thread = threading.Thread(target=lambda: answers.append(frontend.post(CHAT_PATH, CHAT)[0]))
-        thread.start()
-        key = peers.expect(Generate).keys[0]
-        peers.state = cluster_state(incarnation=2)
-        thread.join(timeout=10)
-        assert answers == [503]
-        assert peers.expect(Cancel).keys == [key]
-        peers.script = say("again")
-        assert frontend.post(CHAT_PATH, CHAT)[0] == 200
+        with frontend.open(TEXT_PATH, {"prompt": "A", "stream": True, "n": 2, "seed": 5}) as stream:
+            first, second = peers.expect(Generate).keys
+            peers.send(Started(first, 1))
+            peers.send(Texts([first, second], ["one", "eins"], [1, 2], array("i", [1, 2, 3]).tobytes()))
+            read_until(stream, b"eins")
+            peers.state = cluster_state(phase=LOADING, ready=False, incarnation=2, tokenizer=LOADING)
+            assert peers.expect(Cancel).keys == [first, second]
+            with frontend.open(CHAT_PATH, CHAT) as waiting:
+                peers.send(Texts([first], ["late"], [1], bytes(4)))
+                frontend.wait(503)
+                peers.state = cluster_state(incarnation=2)
+                again, new = peers.expect(Generate), peers.expect(Generate)
+                assert (again.resumed, again.seeds[0]) == ([Delivered(array("i", [1]).tobytes()), Delivered(array("i", [2, 3]).tobytes())], 5)
+                assert new.resumed == []
+                peers.send(Started(new.keys[0], 1))
+                peers.send(Ended(key=new.keys[0], finish="stop", text="answer", tokens=1, completion_tokens=1))
+                assert b"answer" in read_until(waiting, b"answer")
+            third, fourth = again.keys
+            peers.send(Texts([third, fourth], ["two", "zwei"], [1, 1], bytes(8)))
+            peers.send(Ended(key=third, finish="length", completion_tokens=2))
+            peers.send(Ended(key=fourth, finish="length", completion_tokens=3))
+            rest = read_until(stream, b"[DONE]")
+        assert rest.count(b'"text":"two"') == rest.count(b'"text":"zwei"') == 1
+        assert b"late" not in rest
 
 
 def test_sigterm_lets_requests_end_and_exits_0(run_dir: Path) -> None:
@@ -326,7 +342,7 @@ def test_sigterm_lets_requests_end_and_exits_0(run_dir: Path) -> None:
         key = peers.expect(Generate).keys[0]
         frontend.process.terminate()
         wait_for_phase(peers, STOPPING)
-        for message in (Started(key, 1), TextDelta(key, "late", 1), Ended(key=key, finish="stop", completion_tokens=1)):
+        for message in (Started(key, 1), TextDelta(key, "late", [7]), Ended(key=key, finish="stop", completion_tokens=1)):
             peers.send(message)
         thread.join(timeout=10)
         assert answers[0][0] == 200

@@ -4,6 +4,7 @@ import gzip
 import json
 import socket
 import tempfile
+import time
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from messages.cluster import LOADING, ProcessState
+from messages.cluster import LOADING
 from messages.request import Generate
-from tests.support.frontend_peers import Frontend, Peers, cluster_state, running
+from tests.support.frontend_peers import TIMEOUT, Frontend, Peers, cluster_state, running
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "A"}]}
 CHAT_PATH = "/v1/chat/completions"
@@ -157,15 +158,16 @@ def test_probes_are_not_in_the_log(ready: Pair) -> None:
 
 
 def test_health_and_requests_agree_when_no_tokenizer_is_ready(run_dir: Path) -> None:
-    with running(run_dir) as (frontend, peers):
-        state = cluster_state()
-        state.processes[0] = ProcessState(name="tokenizer0", incarnation=2, pid=9, phase=LOADING)
-        peers.state = state
-        frontend.wait(503)
+    """Before the cluster was ready once."""
+    with running(run_dir, ready=False) as (frontend, peers):
+        peers.state = cluster_state(ready=False, phase=LOADING, tokenizer=LOADING)
+        deadline = time.monotonic() + TIMEOUT
+        while b"tokenizer0 loading" not in frontend.get("/health")[2]:
+            assert time.monotonic() < deadline
         for method, path in (("GET", "/health/ready"), ("GET", "/v1/models"), ("POST", CHAT_PATH), ("POST", "/detokenize")):
             status, headers, body = frontend.call(method, path, b"{}" if method == "POST" else None)
             assert (path, status) == (path, 503)
-            assert json.loads(body)["error"]["message"] == "Not ready: no tokenizer process is ready."
+            assert json.loads(body)["error"]["message"] == "Not ready: phase loading; tokenizer0 loading."
             assert int(headers["retry-after"]) >= 1
         peers.state = cluster_state(incarnation=2)
         frontend.wait(200)

@@ -25,7 +25,7 @@ def steps(message: Message) -> Iterable[FromTokenizer]:
         keys = message.keys
         yield Started(keys[0], 5)
         for word in WORDS:
-            yield Texts(keys, [word] * len(keys), [1] * len(keys))
+            yield Texts(keys, [word] * len(keys), [1] * len(keys), bytes(4 * len(keys)))
         yield from (Ended(key=key, finish="length", text="!", tokens=1, completion_tokens=len(WORDS) + 1) for key in keys)
 
 
@@ -54,9 +54,9 @@ def test_texts_and_logprobs_keep_their_order(ready: Pair) -> None:
         if isinstance(message, Generate):
             key = message.keys[0]
             yield Started(key, 1)
-            yield Texts([key], ["a"], [1])
-            yield TextDelta(key, "b", 1, [TokenLogprob(2, b"b", -0.5, [])])
-            yield Texts([key], ["c"], [1])
+            yield Texts([key], ["a"], [1], bytes(4))
+            yield TextDelta(key, "b", [7], [TokenLogprob(2, b"b", -0.5, [])])
+            yield Texts([key], ["c"], [1], bytes(4))
             yield Ended(key=key, finish="stop", completion_tokens=3)
 
     peers.script = script
@@ -100,7 +100,7 @@ def test_a_slow_reader_gets_fewer_and_longer_events_and_all_of_the_text(ready: P
         key = peers.expect(Generate).keys[0]
         peers.send(Started(key, 1))
         for number in range(count):
-            peers.send(Texts([key], [f"{number:06d} " + "." * 500], [1]))
+            peers.send(Texts([key], [f"{number:06d} " + "." * 500], [1], bytes(4)))
         frontend.wait_metric("generation_tokens_total", generated + count)
         peers.script = steps
         began = time.monotonic()
@@ -123,7 +123,7 @@ def test_a_reader_that_stops_and_goes_is_cancelled(ready: Pair) -> None:
         key = peers.expect(Generate).keys[0]
         peers.send(Started(key, 1))
         for _ in range(10_000):
-            peers.send(Texts([key], ["." * 1000], [1]))
+            peers.send(Texts([key], ["." * 1000], [1], bytes(4)))
         frontend.wait_metric("frontend_live_sequences", 1)
     assert peers.expect(Cancel).keys == [key]
     frontend.wait_metric("frontend_live_sequences", 0)
@@ -131,7 +131,7 @@ def test_a_reader_that_stops_and_goes_is_cancelled(ready: Pair) -> None:
 
 def test_texts_of_unequal_columns_are_dropped_and_counted(ready: Pair) -> None:
     frontend, peers = ready
-    peers.send(Texts([1, 2], ["x"], [1, 1]))
+    peers.send(Texts([1, 2], ["x"], [1, 1], bytes(8)))
     peers.script = steps
     assert frontend.post(CHAT_PATH, CHAT)[0] == 200
     deadline = time.monotonic() + 10

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from messages.admit import Abort, Admit
-from messages.request import Cancel, ChatPrompt, Detokenize, Generate, TextPrompt, Tokenize, TokenPrompt
+from messages.request import Cancel, ChatPrompt, Delivered, Detokenize, Generate, TextPrompt, Tokenize, TokenPrompt
 from messages.sampling import SamplingParams, StopRules
 from messages.text import Detokenized, Ended, FromTokenizer, Problem, Started, TextDelta, Tokenized
 from messages.tokens import FINISH_END_TOKEN, FINISH_ERROR, FINISH_LENGTH, RUNNING, LogprobColumns, Refused, Tokens
@@ -46,6 +46,12 @@ def admitted(neighbours: Neighbours, request: Generate) -> Admit:
     started = neighbours.hear(request.frontend)
     assert started == Started(request.keys[0], len(admit.prompt) // 4)
     return admit
+
+
+def again(key: int, *delivered: list[int], **options: Any) -> Generate:
+    """A request sent again, with the tokens its frontend has of each choice."""
+    request = generate(key, **({"keys": list(range(key, key + len(delivered)))} | options))
+    return msgspec.structs.replace(request, resumed=[Delivered(pack_i32(ids), 16) for ids in delivered])
 
 
 def problem_of(neighbours: Neighbours, request: Any) -> Problem:
@@ -121,7 +127,7 @@ def test_streams_whole_characters(byte: Neighbours) -> None:
     ids = ids_of(byte, "\U0001fae0ZD")
     text, ended, deltas = play(byte, 3, ids, FINISH_LENGTH)
     assert text == "\U0001fae0ZD"
-    assert [(delta.text, delta.tokens) for delta in deltas] == [("\U0001fae0", 4), ("Z", 1)]
+    assert [(delta.text, len(delta.ids)) for delta in deltas] == [("\U0001fae0", 4), ("Z", 1)]
     assert (ended.finish, ended.completion_tokens, ended.tokens) == ("length", 6, 1)
 
 
@@ -181,6 +187,7 @@ def test_logprobs_echo_and_cached(byte: Neighbours) -> None:
     ended = byte.hear()
     assert isinstance(ended, Ended)
     assert (ended.cached_tokens, ended.text, ended.completion_tokens) == (16, "", 2)
+    assert delta.cached == 16
 
 
 @pytest.mark.parametrize(
@@ -254,7 +261,7 @@ def test_cancel_in_every_state(byte: Neighbours) -> None:
     byte.send(Cancel([4]))
     assert byte.scheduled() == Abort([4])
     byte.send(tokens((4, 64, RUNNING, 0), (5, 65, RUNNING, 0)))
-    assert byte.hear() == TextDelta(5, "b", 1)
+    assert byte.hear() == TextDelta(5, "b", [65])
     byte.send(Cancel([5]))
     assert byte.scheduled() == Abort([5])
     assert byte.silent()
@@ -269,7 +276,7 @@ def test_refused_and_failed_sequences(byte: Neighbours) -> None:
     admitted(byte, generate(4))
     byte.send(tokens((4, 64, RUNNING, 0)))
     byte.send(tokens((4, -1, FINISH_ERROR, 1), problems={4: full}))
-    assert byte.hear() == TextDelta(4, "a", 1)
+    assert byte.hear() == TextDelta(4, "a", [64])
     assert byte.hear() == Ended(key=4, problem=full, completion_tokens=1)
     byte.send(tokens((4, 64, RUNNING, 2)))
     assert byte.silent()
@@ -285,28 +292,61 @@ def test_before_the_context_is_known(run_dir: Path, models: Path) -> None:
         assert problem_of(neighbours, generate(3, TokenPrompt([64] * 64))).code == "context_length_exceeded"
 
 
-def test_scheduler_restart_ends_its_sequences(byte: Neighbours) -> None:
+def test_a_scheduler_that_dies_is_waited_for(byte: Neighbours) -> None:
+    """What its frontends want again they send again, under new keys; what comes meanwhile is on its way already."""
     admitted(byte, generate(3))
+    byte.send(tokens((3, 64, RUNNING, 0)))
+    assert byte.hear() == TextDelta(3, "a", [64])
     byte.incarnations["scheduler"] = 2
     byte.know(None, phase="loading")
+    assert byte.silent()
+    byte.send(Cancel([3]))
+    assert byte.scheduled() == Abort([3])
+    assert admitted(byte, again(5, [64])).resumed == [pack_i32([64])]
+    byte.send(tokens((3, 65, RUNNING, 1), (5, 65, FINISH_LENGTH, 1)))
     ended = byte.hear()
     assert isinstance(ended, Ended)
-    assert ended.problem is not None
-    assert (ended.problem.status, ended.problem.code) == (503, "scheduler_restarted")
-    assert byte.scheduled() == Abort([3])
-    assert problem_of(byte, generate(4)).code == "not_ready"
-    byte.know(2048)
-    admitted(byte, generate(4))
+    assert (ended.key, ended.text, ended.ids, ended.completion_tokens) == (5, "b", [65], 2)
+    assert byte.silent()
+
+
+def test_a_prompts_logprobs_are_asked_for_once(byte: Neighbours) -> None:
+    """Of two choices one had begun when its scheduler died: the other's prompt is scored again, its own is not."""
+    request = again(3, [64], [])
+    request = msgspec.structs.replace(request, sampling=SamplingParams(prompt_logprobs=0))
+    byte.send(request)
+    begun, other = byte.scheduled(), byte.scheduled()
+    assert isinstance(begun, Admit)
+    assert isinstance(other, Admit)
+    assert (begun.keys, begun.seeds, begun.resumed, begun.sampling.prompt_logprobs) == ([3], [1003], [pack_i32([64])], -1)
+    assert (other.keys, other.seeds, other.resumed, other.sampling.prompt_logprobs) == ([4], [1004], [b""], 0)
+    assert byte.hear() == Started(3, 2)
+    byte.send(tokens((3, 65, RUNNING, 1)))
+    assert byte.hear() == TextDelta(3, "b", [65])
+
+
+def test_what_cannot_have_been_delivered_is_refused(byte: Neighbours) -> None:
+    """Half a character, a token of another model, a text that had ended: nothing goes on from there."""
+    half = ids_of(byte, "\U0001fae0")[:2]
+    for delivered, options in ((half, {}), ([64, 312], {}), ([-1], {}), ([64, 65], {"strings": ["ab"]})):
+        assert problem_of(byte, again(3, delivered, **options)).status == 500
+    broken = msgspec.structs.replace(again(3, [64]), resumed=[Delivered(b"abc")])
+    assert problem_of(byte, broken).status == 500
+    assert byte.nothing_scheduled()
 
 
 def test_frontend_restart_aborts_its_sequences(byte: Neighbours) -> None:
+    """Those of the new one are not touched, however early they come, and nothing late of the old one counts."""
     admitted(byte, generate(3))
-    admitted(byte, generate(4, frontend="frontend1"))
+    admitted(byte, generate(4, frontend="frontend1", incarnation=1))
+    admitted(byte, generate(6, frontend="frontend1", incarnation=2))
     byte.incarnations["frontend1"] = 2
     byte.know(2048)
     assert byte.scheduled() == Abort([4])
+    byte.send(generate(5, frontend="frontend1", incarnation=1))
+    assert byte.nothing_scheduled()
     byte.send(tokens((3, 64, RUNNING, 0), (4, 64, RUNNING, 0)))
-    assert byte.hear() == TextDelta(3, "a", 1)
+    assert byte.hear() == TextDelta(3, "a", [64])
     assert byte.silent("frontend1")
 
 
@@ -330,7 +370,8 @@ def test_hostile_frames_change_nothing(byte: Neighbours) -> None:
         generate(51, frontend="nobody"),
         generate(3),
         generate(52, keys=[52, 52]),
-        Generate(frontend="frontend0", keys=[53], seeds=[], prompt=TextPrompt("A"), sampling=SamplingParams(), stop=StopRules()),
+        again(54, [64], [64], keys=[54]),
+        Generate(frontend="frontend0", incarnation=1, keys=[53], seeds=[], prompt=TextPrompt("A"), sampling=SamplingParams(), stop=StopRules()),
         Tokens(key=b"x", token=b"", finish=b"", index=b""),
         Tokens(key=pack_i64([3]), token=pack_i32([64, 65]), finish=pack_u8([0]), index=pack_i32([0])),
         tokens((3, 100_000, RUNNING, 0)),
@@ -346,12 +387,13 @@ def test_hostile_frames_change_nothing(byte: Neighbours) -> None:
     for message in contract:
         byte.send(message)
     unreadable = Generate(
-        frontend="frontend0", keys=[60], seeds=[1], prompt=ChatPrompt([{"role": msgspec.Raw(b"\xc0"), "content": msgspec.Raw(b"\xa1a")}]),
+        frontend="frontend0", incarnation=1, keys=[60], seeds=[1],
+        prompt=ChatPrompt([{"role": msgspec.Raw(b"\xc0"), "content": msgspec.Raw(b"\xa1a")}]),
         sampling=SamplingParams(), stop=StopRules(),
     )  # fmt: skip
     assert problem_of(byte, unreadable).status == 400
     byte.send(tokens((3, 64, RUNNING, 0)))
-    assert byte.hear() == TextDelta(3, "a", 1)
+    assert byte.hear() == TextDelta(3, "a", [64])
     report = byte.report(lambda report: report.counters.get("bad_frames", 0) >= len(frames) + len(contract))
     assert report.counters["bad_frames"] == len(frames) + len(contract)
     assert byte.nothing_scheduled()
@@ -362,11 +404,11 @@ def test_a_lost_token_ends_the_sequence(byte: Neighbours) -> None:
     byte.send(tokens((3, 64, RUNNING, 0)))
     byte.send(tokens((3, 64, RUNNING, 0)))
     byte.send(tokens((3, 64, RUNNING, 2)))
-    assert byte.hear() == TextDelta(3, "a", 1)
+    assert byte.hear() == TextDelta(3, "a", [64])
     ended = byte.hear()
     assert isinstance(ended, Ended)
     assert ended.problem is not None
-    assert ended.problem.status == 500
+    assert (ended.problem.code, ended.problem.passing) == ("interrupted", True)
     assert byte.scheduled() == Abort([3], finished=True)
 
 
@@ -381,7 +423,7 @@ def test_a_huge_text_does_not_stop_the_streams(byte: Neighbours) -> None:
         heard = byte.hear()
         if isinstance(heard, Started):  # the long prompt is through, and the loop ends
             heard = byte.hear()
-        assert heard == TextDelta(3, "a", 1)
+        assert heard == TextDelta(3, "a", [64])
         worst, index = max(worst, time.monotonic() - begin), index + 1
     assert index > 3
     assert worst < 1.0

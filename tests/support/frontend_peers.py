@@ -37,8 +37,10 @@ Message = Generate | Cancel | Tokenize | Detokenize | Explain
 Script = Callable[[Message], Iterable[FromTokenizer]]
 
 
-def cluster_state(ready: bool = True, incarnation: int = 1, reason: str = "", phase: str = READY, worker: str = READY) -> ClusterState:
-    """A cluster of one tokenizer, a scheduler and a worker; `incarnation` is the tokenizer's."""
+def cluster_state(
+    ready: bool = True, incarnation: int = 1, reason: str = "", phase: str = READY, worker: str = READY, tokenizer: str = READY
+) -> ClusterState:
+    """A cluster of one tokenizer, a scheduler and a worker; `incarnation` is the tokenizer's, `worker` and `tokenizer` the phases of those."""
     return ClusterState(
         ready=ready,
         phase=phase,
@@ -46,7 +48,7 @@ def cluster_state(ready: bool = True, incarnation: int = 1, reason: str = "", ph
         model=MODEL,
         started=0.0,
         processes=[
-            ProcessState(name="tokenizer0", incarnation=incarnation, pid=1, phase=READY),
+            ProcessState(name="tokenizer0", incarnation=incarnation, pid=1, phase=tokenizer),
             ProcessState(name="scheduler", incarnation=1, pid=2, phase=READY, facts={"context": CONTEXT}, gauges={"running": 3.0, "waiting": 2.0}),
             ProcessState(name="worker0", incarnation=1, pid=3, phase=worker, detail="" if worker == READY else "loading weights", progress=0.43),
         ],
@@ -63,7 +65,7 @@ def say(*texts: str, finish: str = "stop", prompt_tokens: int = 5) -> Script:
         if isinstance(message, Generate):
             yield Started(message.keys[0], prompt_tokens)
             for text in texts:
-                yield from (TextDelta(key, text, 1) for key in message.keys)
+                yield from (TextDelta(key, text, [7]) for key in message.keys)
             yield from (Ended(key=key, finish=finish, completion_tokens=len(texts)) for key in message.keys)
         elif isinstance(message, Tokenize):
             yield Tokenized(message.key, [1, 2, 3], ["a", "b", "c"] if message.with_text else [])

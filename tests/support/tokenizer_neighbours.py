@@ -19,7 +19,7 @@ from messages.sampling import SamplingParams, StopRules
 from messages.text import FromTokenizer, TextDelta, Texts
 from messages.tokens import Tokens
 from tokenizer_proc.args import TokenizerArgs
-from transport.columns import pack_i32, pack_i64, pack_u8
+from transport.columns import pack_i32, pack_i64, pack_u8, view_i32
 from transport.sockets import Feed, Inbox, Outbox
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -35,6 +35,7 @@ def chat(*messages: dict[str, Any]) -> ChatPrompt:
 def generate(key: int, prompt: Any = None, keys: list[int] | None = None, frontend: str = "frontend0", **options: Any) -> Generate:
     stop = StopRules(**{name: options.pop(name) for name in ("strings", "token_ids", "include_stop_string", "ignore_eos") if name in options})
     keys = keys or [key]
+    options = {"incarnation": 1} | options
     seeds = [key + 1000 for key in keys]
     return Generate(frontend=frontend, keys=keys, seeds=seeds, prompt=prompt or TextPrompt("A"), sampling=SamplingParams(), stop=stop, **options)
 
@@ -125,7 +126,8 @@ class Neighbours:
         """The next message to a frontend. Texts of a single sequence read as its TextDelta."""
         message = self._next(self._frontends[name])
         if isinstance(message, Texts) and len(message.keys) == 1:
-            return TextDelta(message.keys[0], message.texts[0], message.tokens[0])
+            key = message.keys[0]
+            return TextDelta(key, message.texts[0], view_i32(message.ids, message.tokens[0]).tolist(), cached=message.cached.get(key, 0))
         return message
 
     def silent(self, name: str = "frontend0", seconds: float = 0.3) -> bool:

@@ -1,8 +1,9 @@
 """The frontend's view of the cluster: readiness, reasons, the choice of a tokenizer."""
 
+import msgspec
 import pytest
 
-from frontend.cluster import ClusterView
+from frontend.cluster import ClusterView, Route
 from frontend.errors import ApiError
 from messages.cluster import DEAD, LOADING, READY, STALLED, STARTING, STOPPING, ClusterState, ProcessState
 
@@ -28,7 +29,7 @@ def test_nothing_heard_yet() -> None:
     assert "supervisor" in (view.reason() or "")
     assert not view.started
     with pytest.raises(ApiError) as caught:
-        view.require_ready()
+        view.require_started()
     assert (caught.value.status, caught.value.headers()) == (503, {"Retry-After": "2"})
 
 
@@ -43,7 +44,7 @@ def test_the_reason_has_phase_and_progress() -> None:
 
 def test_silence_is_not_ready_and_recovers() -> None:
     clock = Clock()
-    view = ClusterView(["tokenizer0"], clock)
+    view = ClusterView(["tokenizer0"], clock=clock)
     view.update(state(process("tokenizer0")))
     assert view.reason() is None
     clock.now += 3.5
@@ -77,28 +78,92 @@ def test_round_robin_over_ready_tokenizers() -> None:
     names = ["tokenizer0", "tokenizer1", "tokenizer2"]
     view = ClusterView(names)
     view.update(state(process("tokenizer0"), process("tokenizer1", LOADING), process("tokenizer2"), process("scheduler")))
-    chosen = [view.choose_tokenizer().name for _ in range(4)]
+    chosen = [route.tokenizer for _ in range(4) if (route := view.route())]
     assert sorted(chosen) == ["tokenizer0"] * 2 + ["tokenizer2"] * 2
     assert chosen[0] != chosen[1]
 
 
-def test_no_tokenizer_is_503() -> None:
+def test_without_a_tokenizer_there_is_no_way() -> None:
     view = ClusterView(["tokenizer0"])
     view.update(state(process("scheduler")))
     assert view.reason() == "no tokenizer process is ready"
-    with pytest.raises(ApiError):
-        view.choose_tokenizer()
+    assert view.route() is None
 
 
-def test_lost_tokenizers() -> None:
+@pytest.mark.parametrize(("phase", "is_way"), [(READY, True), (STALLED, True), (LOADING, True), (STARTING, False), (DEAD, False), (STOPPING, False)])
+def test_a_scheduler_that_has_a_context_is_a_way(phase: str, is_way: bool) -> None:
+    """Whatever its worker does: its line is there for that."""
     view = ClusterView(["tokenizer0"])
-    view.update(state(process("tokenizer0", incarnation=2)))
-    assert view.lost("tokenizer0", 2) is None
-    assert view.lost("tokenizer0", 1) is not None
-    view.update(state(process("tokenizer0", DEAD, incarnation=2)))
-    problem = view.lost("tokenizer0", 2)
-    assert problem is not None
-    assert problem.status == 503
+    view.update(state(process("tokenizer0"), process("scheduler", phase)))
+    assert (view.route() is not None) == is_way
+
+
+def test_a_scheduler_that_has_no_context_yet_is_none() -> None:
+    view = ClusterView(["tokenizer0"])
+    view.update(state(process("tokenizer0"), ProcessState(name="scheduler", incarnation=2, pid=1, phase=LOADING)))
+    assert view.route() is None
+    view.update(state(process("tokenizer0")))
+    assert view.route() is None
+
+
+def test_a_route_stands_while_both_processes_live() -> None:
+    view = ClusterView(["tokenizer0"])
+    alive = [process("tokenizer0", incarnation=2), process("scheduler", incarnation=5)]
+    view.update(state(*alive))
+    route = view.route()
+    assert route == Route("tokenizer0", 2, 5)
+    assert view.stands(route)
+    for other in (
+        [process("tokenizer0", DEAD, incarnation=2), alive[1]],
+        [process("tokenizer0", LOADING, incarnation=3), alive[1]],
+        [alive[0], process("scheduler", DEAD, incarnation=5)],
+        [alive[0], process("scheduler", incarnation=6)],
+        alive[:1],
+    ):
+        view.update(state(*other))
+        assert not view.stands(route)
+    view.update(state(process("tokenizer0", STALLED, incarnation=2), process("scheduler", STALLED, incarnation=5)))
+    assert view.stands(route)
+
+
+def test_requests_are_taken_while_a_process_starts_again() -> None:
+    clock = Clock()
+    view = ClusterView(["tokenizer0"], clock=clock)
+    view.update(state(process("tokenizer0"), process("worker0", LOADING), ready=False, phase=LOADING))
+    with pytest.raises(ApiError):
+        view.require_started()
+    view.update(state(process("tokenizer0")))
+    view.update(state(process("tokenizer0", DEAD), ready=False, phase=DEAD))
+    view.require_started()
+    clock.now += 3.5
+    with pytest.raises(ApiError, match="not been heard"):
+        view.require_started()
+    ending = msgspec.structs.replace(state(process("tokenizer0"), ready=False, phase=STOPPING, reason="stopping"), stop_seconds=1.0)
+    view.update(ending)
+    with pytest.raises(ApiError, match="stopping"):
+        view.require_started()
+
+
+def test_a_frontend_that_was_started_again_takes_requests_at_once() -> None:
+    view = ClusterView(["tokenizer0"], started=True)
+    view.update(state(process("tokenizer0"), process("worker0", LOADING), ready=False, phase=LOADING))
+    view.require_started()
+
+
+def test_the_death_of_another_frontend_is_not_noticed() -> None:
+    view = ClusterView(["tokenizer0"], ["frontend0", "frontend1"])
+    view.update(state(process("tokenizer0"), process("frontend0"), process("frontend1", DEAD), ready=False, phase=DEAD, reason="frontend1 died"))
+    assert view.reason() is None
+    view.update(state(process("tokenizer0", DEAD), process("frontend1", DEAD), ready=False, phase=DEAD, reason="frontend1 died"))
+    assert view.reason() is not None
+
+
+def test_what_is_known_of_the_model_outlives_its_processes() -> None:
+    view = ClusterView(["tokenizer0"])
+    known = ProcessState(name="tokenizer0", incarnation=1, pid=1, phase=READY, facts={"default_top_p": 0.5, "default_odd": "x", "context": 9})
+    view.update(state(known))
+    view.update(state(ProcessState(name="tokenizer0", incarnation=2, pid=0, phase=DEAD)))
+    assert (view.sampling_defaults(), view.context()) == ({"top_p": 0.5}, 9)
 
 
 def test_stopping_is_not_ready() -> None:

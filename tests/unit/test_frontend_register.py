@@ -5,15 +5,19 @@ import pytest
 
 from frontend.cards import Card, card
 from frontend.cluster import ClusterView
+from frontend.dispatcher import Dispatcher
 from frontend.errors import ApiError
 from frontend.metrics import Metrics
 from frontend.register import Entry, Register
-from frontend.streams import ABORT, Dispatcher, Run
+from frontend.streams import ABORT, Run
 from messages.cluster import READY, ClusterState, ProcessState
 from messages.explain import PREFILL, Standing
 from messages.request import Generate, TextPrompt
 from messages.sampling import SamplingParams, StopRules
 from messages.text import Ended, Problem, Started, TextDelta
+
+SCHEDULER = ProcessState(name="scheduler", incarnation=1, pid=2, phase=READY, facts={"context": 100})
+
 
 
 class Outbox:
@@ -29,7 +33,7 @@ class Bench:
     def __init__(self, register: Register | None = None) -> None:
         view = ClusterView(["tokenizer0"])
         tokenizer = ProcessState(name="tokenizer0", incarnation=1, pid=1, phase=READY)
-        view.update(ClusterState(ready=True, phase=READY, reason="", model="m", started=0.0, processes=[tokenizer]))
+        view.update(ClusterState(ready=True, phase=READY, reason="", model="m", started=0.0, processes=[tokenizer, SCHEDULER]))
         self.outbox = Outbox()
         self.dispatcher = Dispatcher("frontend0", {"tokenizer0": self.outbox}, view, Metrics("m", view))
         self.register = register or Register()
@@ -112,7 +116,7 @@ async def test_a_standing_says_more_than_the_frontend_knows(bench: Bench) -> Non
 async def test_cancelling_keeps_what_has_ended_and_happens_once(bench: Bench) -> None:
     entry, (first, second) = bench.enter("cmpl-0", n=2)
     bench.dispatcher.receive(Started(first, 1))
-    bench.dispatcher.receive(TextDelta(second, "x", 1))
+    bench.dispatcher.receive(TextDelta(second, "x", [7]))
     bench.dispatcher.receive(Ended(key=first, finish="stop"))
     entry.cancel()
     entry.cancel()

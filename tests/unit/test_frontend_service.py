@@ -12,9 +12,9 @@ from blockbuster import BlockBuster, blockbuster_ctx
 from frontend.args import FrontendArgs
 from frontend.cluster import ClusterView
 from frontend.core import Core
+from frontend.dispatcher import Dispatcher
 from frontend.metrics import Metrics
 from frontend.service import make_app
-from frontend.streams import Dispatcher
 from messages.cluster import READY, ClusterState, ProcessState
 from messages.request import Detokenize, Generate, Tokenize
 from messages.text import Detokenized, Ended, FromTokenizer, Started, TextDelta, Tokenized
@@ -41,6 +41,9 @@ ROUTES = {
     "POST /v1/embeddings",
 }
 
+SCHEDULER = ProcessState(name="scheduler", incarnation=1, pid=2, phase=READY, facts={"context": 100})
+
+
 
 class Echo:
     """An outbox whose tokenizer answers from the loop's next turn."""
@@ -58,7 +61,7 @@ class Echo:
         if isinstance(message, Generate):
             yield Started(message.keys[0], 1)
             for key in message.keys:
-                yield TextDelta(key, "x", 1)
+                yield TextDelta(key, "x", [7])
                 yield Ended(key=key, finish="stop", completion_tokens=1)
         if isinstance(message, Tokenize):
             yield Tokenized(message.key, [1])
@@ -70,7 +73,7 @@ def make_core() -> Core:
     args = FrontendArgs(name="frontend0", incarnation=1, run_dir="", host="", port=0, model_name="m", tokenizers=["tokenizer0"], created=0)
     view = ClusterView(args.tokenizers)
     tokenizer = ProcessState(name="tokenizer0", incarnation=1, pid=1, phase=READY)
-    view.update(ClusterState(ready=True, phase=READY, reason="", model="m", started=0.0, processes=[tokenizer]))
+    view.update(ClusterState(ready=True, phase=READY, reason="", model="m", started=0.0, processes=[tokenizer, SCHEDULER]))
     metrics = Metrics("m", view)
     outbox = Echo()
     outbox.dispatcher = Dispatcher("frontend0", {"tokenizer0": outbox}, view, metrics)

@@ -30,7 +30,7 @@ def vocabulary(models: Path) -> Vocabulary:
 def sequence(
     vocabulary: Vocabulary, strings: list[str], reasons: dict[int, str | int] | None = None, include: bool = False, prefix: str = ""
 ) -> Sequence:
-    return Sequence(1, "frontend0", Detokenizer(vocabulary.pieces), StopMatcher(strings, include), reasons or {}, prefix=prefix)
+    return Sequence(1, "frontend0", 1, Detokenizer(vocabulary.pieces), StopMatcher(strings, include), reasons or {}, prefix=prefix)
 
 
 def play(state: Sequence, ids: list[int], finish: int) -> tuple[list[TextDelta], Ended]:
@@ -84,6 +84,30 @@ def generate(strings: list[str], token_ids: list[int], ignore_eos: bool = False,
 @given(
     ids=st.lists(st.integers(0, 311), min_size=1, max_size=30),
     stop=st.sampled_from([[], ["a"], [" the cat"], ["\ufffd\ufffd"], ["END", " st"]]),
+    least=st.sampled_from([0, 0, 3]),
+    heard=st.integers(0, 30),
+)
+def test_it_goes_on_from_any_message(vocabulary: Vocabulary, ids: list[int], stop: list[str], least: int, heard: int) -> None:
+    """Cut off behind any message and resumed with the tokens of those before, a sequence says the rest word for word."""
+
+    def fresh() -> Sequence:
+        state = sequence(vocabulary, stop, prefix="Prompt: ")
+        state.extras = Extras(min_tokens=least, prompt_ids=[7]) if least else None
+        return state
+
+    deltas, ended = play(fresh(), ids, FINISH_LENGTH)
+    told = deltas[:heard]
+    delivered = [token for delta in told for token in delta.ids]
+    again = fresh()
+    assert again.resume(delivered, 5 if told else 0)
+    rest, end = play(again, ids[len(delivered) :], FINISH_LENGTH)
+    assert (rest, end) == (deltas[heard:], msgspec.structs.replace(ended, cached_tokens=5 if told else 0))
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    ids=st.lists(st.integers(0, 311), min_size=1, max_size=30),
+    stop=st.sampled_from([[], ["a"], [" the cat"], ["\ufffd\ufffd"], ["END", " st"]]),
     finish=st.sampled_from([FINISH_LENGTH, FINISH_END_TOKEN]),
 )
 def test_what_is_said_adds_up(vocabulary: Vocabulary, ids: list[int], stop: list[str], finish: int) -> None:
@@ -93,7 +117,7 @@ def test_what_is_said_adds_up(vocabulary: Vocabulary, ids: list[int], stop: list
     places = [at for text in stop if (at := whole.find(text)) >= 0]
     assert "".join(delta.text for delta in deltas) + ended.text == whole[: min(places, default=len(whole))]
     assert ended.finish == ("stop" if places or finish == FINISH_END_TOKEN else "length")
-    assert sum(delta.tokens for delta in deltas) + ended.tokens == ended.completion_tokens
+    assert sum(len(delta.ids) for delta in deltas) + ended.tokens == ended.completion_tokens
     logprobs = [*(entry for delta in deltas for entry in delta.logprobs), *ended.logprobs]
     assert [entry.token for entry in logprobs] == ids[: ended.completion_tokens]
     assert all(delta.text for delta in deltas)

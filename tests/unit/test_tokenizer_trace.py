@@ -31,7 +31,7 @@ def test_batches_and_encodings(tmp_path: Path) -> None:
         tracing.handling(generate(key), 1.0)
     tracing.handled(generate(10), 1.0)
     assert send(Started(10, 7))
-    assert send(TextDelta(10, "a", 1))
+    assert send(TextDelta(10, "a", [64]))
     assert send(Ended(key=20))
     tracing.handling(Cancel([30, 99]), 2.0)
     send(Started(99, 1))

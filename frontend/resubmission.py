@@ -1,0 +1,53 @@
+"""Sending a request again after a process on its way has died, and how long and how often one waits for that."""
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from frontend.cluster import Route
+from messages.explain import Explain
+from messages.request import Delivered, Generate
+from messages.text import Problem
+
+if TYPE_CHECKING:
+    from frontend.streams import Run, Sequence
+
+MAX_HELD = 1024
+"""Sequences that have not been sent yet, at most, while there is no way for them."""
+HOLD_SECONDS = 60.0
+"""How long a request waits that could not be sent yet. One that was sent once waits as long as it takes."""
+SUSPECT, MOST_STRIKES = 2, 3
+"""Cut off so often before anything came of it, a request is sent only when no other suspect is out; and then is given up."""
+
+TOO_MANY = Problem(status=503, code="not_ready", message="A part of the server restarts, and too many requests wait for it.", retry_after=2.0)
+TOO_LONG = Problem(status=503, code="not_ready", message="A part of the server restarts and has not come back in time.", retry_after=2.0)
+CUT_OFF = Problem(status=500, code="request_interrupted", message="Each time this request was taken up, the process that worked on it ended.")
+NO_ANSWER = Problem(status=503, code="interrupted", message="Where requests are was asked of a process that ended.", retry_after=1.0)
+
+
+def again(request: Generate, rest: "Iterable[tuple[int, Sequence]]", sent: bool) -> Generate:
+    """What is left of `request`: its choices by number, under the keys they have now, with what is here of them if it was `sent` before."""
+    numbers, sequences = zip(*rest, strict=True)
+    resumed = [Delivered(sequence.ids.tobytes(), sequence.cached) for sequence in sequences] if sent else []
+    return msgspec.structs.replace(
+        request, keys=[sequence.key for sequence in sequences], seeds=[request.seeds[number] for number in numbers], resumed=resumed
+    )
+
+
+def in_order(runs: "Iterable[Run]") -> "Iterator[Run]":
+    """Those that wait to be sent, but of the suspects one at a time: whose process dies then is the culprit."""
+    suspected = any(run.route is not None and run.strikes >= SUSPECT for run in runs)
+    for run in runs:
+        if run.route is None and run.live and not (suspected and run.strikes >= SUSPECT):
+            suspected = suspected or run.strikes >= SUSPECT
+            yield run
+
+
+def hopeless(run: "Run", route: Route | None, now: float) -> Problem | None:
+    """Why a request that waits to be sent is given up, or None."""
+    if run.strikes >= MOST_STRIKES:
+        return CUT_OFF
+    if isinstance(run.question, Explain):
+        return NO_ANSWER
+    return TOO_LONG if route is None and not run.sent and now - run.arrived > HOLD_SECONDS else None
