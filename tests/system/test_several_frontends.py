@@ -1,9 +1,12 @@
 """Two HTTP processes on one port, as `cluster start --frontends 2` makes them: to clients they are one server."""
 
+import contextlib
+import http.client
 import os
 import re
 import signal
 import time
+import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -35,9 +38,42 @@ def test_two_frontends_share_the_port_the_metrics_and_the_work(models: Path) -> 
         assert len(texts) == 1
         time.sleep(1.2)  # longer than a heartbeat and a turn of the feed
         assert {received(cluster) for _ in range(ASKED)} == {12.0}
-        os.kill(pids["frontend1"], signal.SIGKILL)
-        wait_until(lambda: cluster.pids()["frontend1"] not in (0, pids["frontend1"]) and cluster.state().ready)
-        wait_until(lambda: all(complete(cluster) in texts for _ in range(4)))
+        _one_dies(cluster, pids["frontend1"], texts)
+
+
+def _one_dies(cluster: Cluster, pid: int, texts: set[str]) -> None:
+    """Its requests end with it, wherever they are; those of the other are not touched, and none that comes is refused."""
+    with contextlib.ExitStack() as stack:
+        streams = [stack.enter_context(client_stream(cluster, 300)) for _ in range(6)]
+        wait_until(lambda: gauge(cluster, "frontend0", "live") + gauge(cluster, "frontend1", "live") == len(streams))
+        mine = int(gauge(cluster, "frontend0", "live"))
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: gauge(cluster, "scheduler", "running") == gauge(cluster, "tokenizer0", "sequences") == mine)
+        while cluster.pids()["frontend1"] in (0, pid) or not cluster.state().ready:
+            assert answered(cluster) in texts
+        ends = [ending(stream) for stream in streams]
+    assert sorted(ends) == [b""] * (len(streams) - mine) + [b"data: [DONE]\n"] * mine
+    assert {complete(cluster) for _ in range(4)} == texts
+
+
+def gauge(cluster: Cluster, name: str, number: str) -> float:
+    return next(process.gauges.get(number, -1.0) for process in cluster.state().processes if process.name == name)
+
+
+def answered(cluster: Cluster) -> str:
+    """A connection that the dead one had not accepted yet is reset, as by any server; then another is made."""
+    with contextlib.suppress(ConnectionError, urllib.error.URLError, http.client.HTTPException):
+        return complete(cluster)
+    return complete(cluster)
+
+
+def ending(stream: http.client.HTTPResponse) -> bytes:
+    """The last line that is not empty; nothing when the connection broke."""
+    try:
+        lines = [line for line in stream if line.strip()]
+    except (ConnectionError, http.client.HTTPException):
+        return b""
+    return lines[-1] if lines[-1] == b"data: [DONE]\n" else b""
 
 
 def test_any_frontend_knows_the_requests_of_all(models: Path) -> None:
