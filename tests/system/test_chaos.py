@@ -1,0 +1,130 @@
+"""Streams without end while one process after the other is killed or stopped: every text is the one of an undisturbed run.
+
+`PAGEWIRE_CHAOS_SECONDS` says for how long (30), `PAGEWIRE_CHAOS_SEED` in which order.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import json
+import os
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import psutil
+import pytest
+
+from tests.support.cluster import Cluster, running_cluster
+
+SECONDS = float(os.environ.get("PAGEWIRE_CHAOS_SECONDS", "30"))
+SEED = int(os.environ.get("PAGEWIRE_CHAOS_SEED", "1"))
+STREAMS = 64
+PAUSE = 2.0, 4.0
+VICTIMS = ("worker0", "tokenizer0", "scheduler")
+HANG_SECONDS = "3"
+LONGEST_ANSWER = 240.0
+SETTLE_SECONDS = 60.0
+SPARE_DESCRIPTORS = 4
+
+
+@dataclass
+class Chaos:
+    """What is asked (a stream's body by its number), what it must give, and what has come: answers given and what was wrong."""
+
+    cluster: Cluster
+    tokens: int
+    temperature: float
+    expected: list[str] = field(default_factory=list)
+    answers: int = 0
+    failures: list[str] = field(default_factory=list)
+    killed: Counter[tuple[str, signal.Signals]] = field(default_factory=Counter)
+
+    async def ask(self, session: aiohttp.ClientSession, number: int) -> str:
+        """The text of a stream that went to its end. Raises AssertionError, or what aiohttp does."""
+        body = {
+            "model": self.cluster.model, "prompt": f"Story number {number}: once upon a time", "max_tokens": self.tokens, "seed": number,
+            "temperature": self.temperature, "ignore_eos": True, "stream": True, "stream_options": {"include_usage": True},
+        }  # fmt: skip
+        text, finish, counted = "", None, 0
+        async with session.post("/v1/completions", json=body) as response:
+            assert response.status == 200, await response.text()
+            async for line in response.content:
+                if line.startswith(b"data: {"):
+                    event: dict[str, Any] = json.loads(line[6:])
+                    assert "error" not in event, event
+                    for choice in event["choices"]:
+                        text, finish = text + choice["text"], choice["finish_reason"]
+                    counted = event["usage"]["completion_tokens"] if event["usage"] else counted
+        assert (finish, counted) == ("length", self.tokens)
+        return text
+
+    async def keep_asking(self, session: aiohttp.ClientSession, number: int, ends: float) -> None:
+        while time.monotonic() < ends:
+            try:
+                text = await self.ask(session, number)
+            except (AssertionError, aiohttp.ClientError, TimeoutError) as error:
+                self.failures.append(f"stream {number}: {type(error).__name__} {error}")
+                return
+            self.answers += 1
+            if text != self.expected[number]:
+                self.failures.append(f"stream {number} gave {text!r} instead of {self.expected[number]!r}")
+
+    async def kill(self, ends: float) -> None:
+        """Each of the victims in turn, in an order that is drawn anew each time, with a few seconds between two deaths. One in four is stopped."""
+        chance = random.Random(SEED)
+        ways = itertools.cycle([signal.SIGKILL, signal.SIGSTOP, signal.SIGKILL, signal.SIGKILL])
+        for victim in itertools.chain.from_iterable(chance.sample(VICTIMS, len(VICTIMS)) for _ in itertools.count()):
+            await asyncio.sleep(chance.uniform(*PAUSE))
+            if time.monotonic() > ends:
+                return
+            if pid := self.cluster.pids()[victim]:  # 0: it has not come back yet
+                with contextlib.suppress(ProcessLookupError):
+                    how = next(ways)
+                    os.kill(pid, how)
+                    self.killed[victim, how] += 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(SECONDS + 2 * LONGEST_ANSWER + 240)
+@pytest.mark.parametrize(("model", "tokens"), [("dice-byte", 80), ("smollm2", 24)], ids=["fixture", "default model"])
+async def test_every_text_is_that_of_an_undisturbed_run(models: Path, request: pytest.FixtureRequest, model: str, tokens: int) -> None:
+    path = request.getfixturevalue(model) if model == "smollm2" else models / model
+    options = ("--threads", "1", "--hang-timeout", HANG_SECONDS, "--max-context", "512", "--max-slots", str(STREAMS))
+    with running_cluster(path, *options) as cluster:
+        chaos = Chaos(cluster, tokens, temperature=0.8)
+        async with aiohttp.ClientSession(
+            cluster.url, timeout=aiohttp.ClientTimeout(total=LONGEST_ANSWER), connector=aiohttp.TCPConnector(limit=0)
+        ) as session:
+            chaos.expected = list(await asyncio.gather(*(chaos.ask(session, number) for number in range(STREAMS))))
+            frontend = psutil.Process(cluster.pids()["frontend0"])
+            before = frontend.num_fds(), psutil.Process(cluster.pid).num_fds()
+            ends = time.monotonic() + SECONDS
+            await asyncio.gather(chaos.kill(ends), *(chaos.keep_asking(session, number, ends) for number in range(STREAMS)))
+            print(f"{chaos.answers} answers, killed {dict(chaos.killed)}")
+            assert chaos.failures == [], cluster.log()[-20_000:]
+            assert chaos.answers >= STREAMS
+            assert {victim for victim, _ in chaos.killed} == set(VICTIMS)
+            await until(lambda: cluster.state().ready and all(value == 0 for value in busy(cluster).values()))
+            await until(lambda: frontend.num_fds() <= before[0] + SPARE_DESCRIPTORS)
+            assert psutil.Process(cluster.pid).num_fds() <= before[1] + SPARE_DESCRIPTORS
+            children = {child.pid for child in psutil.Process(cluster.pid).children()}
+            assert children == set(cluster.pids().values()), "a process that nobody knows of"
+
+
+def busy(cluster: Cluster) -> dict[str, float]:
+    """What must be nothing when nobody asks for anything: slots, blocks, sequences."""
+    wanted = ("running", "waiting", "slots_used", "blocks_used", "blocks_retiring", "sequences", "preparing", "live")
+    return {name: value for process in cluster.state().processes for name, value in process.gauges.items() if name in wanted}
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(SETTLE_SECONDS):
+        while not condition():
+            await asyncio.sleep(0.1)
