@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from frontend.errors import ApiError
-from messages.cluster import DEAD, DEFAULT, READY, STARTING, STOPPING, ClusterState, ProcessState
+from messages.cluster import DEAD, DEFAULT, READY, STALLED, STARTING, STOPPING, ClusterState, ProcessState
 
 SILENCE_SECONDS = 3.0
 RETRY_SECONDS = 2.0
@@ -110,6 +110,10 @@ class ClusterView:
         """None of its processes is over."""
         alive = {process.name: process.incarnation for process in self.processes if process.phase != DEAD}
         return alive.get(route.tokenizer) == route.tokenizer_incarnation and alive.get(SCHEDULER) == route.scheduler_incarnation
+
+    def serves(self, name: str) -> bool:
+        """A process of this name is ready, or was and may be again."""
+        return any(process.name == name and process.phase in (READY, STALLED) for process in self.processes)
 
     def sampling_defaults(self) -> dict[str, float]:
         """Of the sampling fields for which the model has its own."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from frontend.streams import Sender
 from messages.peers import FindRequests, FoundRequests
@@ -12,17 +12,18 @@ PATIENCE_SECONDS = 3.0
 
 
 class Peers:
-    """`outboxes`: one per other frontend; none when there is only this one."""
+    """`outboxes`: one per other frontend; none when there is only this one. Those that do not `serve` are not asked."""
 
-    def __init__(self, name: str, outboxes: Mapping[str, Sender]) -> None:
+    def __init__(self, name: str, outboxes: Mapping[str, Sender], serves: Callable[[str], bool] = lambda _: True) -> None:
         self._name = name
         self._outboxes = outboxes
+        self._serves = serves
         self._keys = itertools.count()
         self._waiting: dict[int, asyncio.Future[FoundRequests]] = {}
 
     async def find(self, name: str | None = None, limit: int = 0, cancel: bool = False) -> list[FoundRequests]:
         """What they answer within PATIENCE_SECONDS."""
-        waiting = [self._ask(outbox, name, limit, cancel) for outbox in self._outboxes.values()]
+        waiting = [self._ask(outbox, name, limit, cancel) for peer, outbox in self._outboxes.items() if self._serves(peer)]
         if not waiting:
             return []
         done, late = await asyncio.wait(waiting, timeout=PATIENCE_SECONDS)

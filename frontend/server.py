@@ -60,7 +60,8 @@ class Server:
         trace = open_trace(args)
         self._tracing = None if trace is None else Tracing(trace)
         dispatcher = Dispatcher(args.name, {name: self._outboxes[name] for name in args.tokenizers}, view, metrics, self._tracing)
-        self._core = Core(args, view, metrics, dispatcher, peers=Peers(args.name, {name: self._outboxes[name] for name in args.peers}))
+        peers = Peers(args.name, {name: self._outboxes[name] for name in args.peers}, view.serves)
+        self._core = Core(args, view, metrics, dispatcher, peers=peers)
         self._answering: set[asyncio.Task[None]] = set()
         self._reporter = Reporter(args)
 

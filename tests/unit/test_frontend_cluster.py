@@ -154,6 +154,7 @@ def test_the_death_of_another_frontend_is_not_noticed() -> None:
     view = ClusterView(["tokenizer0"], ["frontend0", "frontend1"])
     view.update(state(process("tokenizer0"), process("frontend0"), process("frontend1", DEAD), ready=False, phase=DEAD, reason="frontend1 died"))
     assert view.reason() is None
+    assert [view.serves(name) for name in ("frontend0", "frontend1", "frontend2")] == [True, False, False]
     view.update(state(process("tokenizer0", DEAD), process("frontend1", DEAD), ready=False, phase=DEAD, reason="frontend1 died"))
     assert view.reason() is not None
 

@@ -47,6 +47,14 @@ async def test_who_does_not_answer_is_left_out_and_what_comes_late_is_dropped(mo
     assert await Peers("frontend0", {}).find("name") == []
 
 
+async def test_a_dead_frontend_is_not_waited_for() -> None:
+    lines = {"frontend1": Line(b"[1]"), "frontend2": Line(b"[2]")}
+    asking = Peers("frontend0", lines, lambda name: name != "frontend2")
+    lines["frontend1"].back = asking
+    assert [found.cards for found in await asking.find("name")] == [b"[1]"]
+    assert lines["frontend2"].sent == []
+
+
 def test_only_frontends_of_this_port_are_answered() -> None:
     line = Line()
     answering = Peers("frontend0", {"frontend1": line})
