@@ -190,7 +190,10 @@ class Dispatcher:
                 continue
             if tokens:
                 sequence.run.strikes = 0
-                sequence.ids.extend(ids[begin:end])
+                if tokens == 1:
+                    sequence.ids.append(ids[begin])
+                else:
+                    sequence.ids.extend(ids[begin:end])
                 total += tokens
                 sequence.tokens += tokens
                 if sequence.last_token is None:

@@ -115,8 +115,7 @@ class Engine:
             self._cancel_all_of(name)
 
     def _cancel_all_of(self, tokenizer: str) -> None:
-        number = self._tokenizers[tokenizer]
-        self._cancel([key for key, request in self._live.items() if request.tokenizer == number], "cancelled")
+        self._cancel([key for key, request in self._live.items() if self._args.tokenizers[request.tokenizer] == tokenizer], "cancelled")
 
     def close(self) -> None:
         """Accept nothing from now on; what is live goes on."""

@@ -14,10 +14,11 @@ class ClusterView:
     context: int | None = None
     _first: dict[str, int] = field(default_factory=dict)
 
-    def update(self, state: ClusterState) -> None:
-        """Take in a new state."""
-        self._first |= {process.name: process.incarnation + (process.phase == DEAD) for process in state.processes}
+    def update(self, state: ClusterState) -> bool:
+        """Take in a new state; True when a process is over since the last one."""
+        known, self._first = self._first, {process.name: process.incarnation + (process.phase == DEAD) for process in state.processes}
         self.context = next((_context(process) for process in state.processes if process.name == SCHEDULER), None) or self.context
+        return known != self._first
 
     def is_over(self, name: str, incarnation: int) -> bool:
         """This incarnation of a process has died."""

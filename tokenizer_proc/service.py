@@ -99,7 +99,8 @@ class Service:
 
     def on_cluster(self, state: ClusterState) -> None:
         """What a frontend asked for ends with it. A scheduler's death is the frontends' business: they send again what they still want."""
-        self.cluster.update(state)
+        if not self.cluster.update(state):
+            return
         of_frontends: list[tuple[Key, str, int]] = [(sequence.key, sequence.frontend, sequence.incarnation) for sequence in self.sequences]
         of_frontends += [(key, preparation.frontend, preparation.incarnation) for key, preparation in self._preparing.items()]
         self._cancel([key for key, frontend, incarnation in of_frontends if self.cluster.is_over(frontend, incarnation)])
