@@ -24,6 +24,7 @@ LINE_BYTES = 16_384
 SILENCE_SECONDS = 3.0
 DEATH_WINDOW_SECONDS = 60.0
 MAX_DEATHS = 5
+STARTS = 2.0
 LOG_PREFIX = re.compile(r"^\d\d:\d\d:\d\d [A-Z] \S+\s+")
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.2, 5.0
 
@@ -55,8 +56,9 @@ class Child:
         self._process: subprocess.Popen[bytes] | None = None
         self._pump: threading.Thread | None = None
         self._report: ProcessReport | None = None
-        self._heard = 0.0
+        self._heard = self._begun = 0.0
         self._was_ready = False
+        self._start_took: float | None = None
         self._deaths: collections.deque[float] = collections.deque()
 
     @property
@@ -81,7 +83,8 @@ class Child:
             pass_fds=(death_fd,),
             start_new_session=True,
         )
-        self._report, self._heard, self.restart_at, self._was_ready = None, time.monotonic(), None, False
+        self._report, self.restart_at, self._was_ready = None, None, False
+        self._heard = self._begun = time.monotonic()
         self.tail.clear()
         self._pump = threading.Thread(target=self._read_lines, args=(self._process.stdout,), name=f"lines-{self.name}", daemon=True)
         self._pump.start()
@@ -98,7 +101,8 @@ class Child:
         if report.incarnation != self.incarnation or not self.running:
             return False
         before, self._report, self._heard = self._report, report, time.monotonic()
-        self._was_ready |= report.phase == READY
+        if report.phase == READY and not self._was_ready:
+            self._was_ready, self._start_took = True, self._heard - self._begun
         return before is None or (before.phase, before.detail, before.facts) != (report.phase, report.detail, report.facts)
 
     def reap(self, now: float) -> bool:
@@ -136,10 +140,17 @@ class Child:
                 os.killpg(self._process.pid, signal.SIGKILL)
 
     def kill_if_hung(self, now: float, limit: float) -> bool:
-        """SIGKILL it when it was ready once and has then been silent for more than `limit` seconds; True when that was done."""
-        if not self.running or not self._was_ready or now - self._heard <= limit:
+        """SIGKILL it when it has been silent for more than `limit` seconds; True when that was done.
+
+        While it starts it has as much time more as STARTS of its last starts took, and in the first one all time: a load may be silent.
+        """
+        if not self._was_ready:
+            if self._start_took is None:
+                return False
+            limit += STARTS * self._start_took
+        if not self.running or now - self._heard <= limit:
             return False
-        self._was_ready = False
+        self._heard = now
         self.kill()
         return True
 

@@ -44,7 +44,7 @@ class Audience(Protocol):
 class Supervisor:
     """Runs a table of processes until it is told to stop. Lives on the main thread of the process that calls `run`.
 
-    A process that was ready and is then silent for more than `hang_timeout` seconds is killed and started again; 0: never.
+    A process that was ready once and is then silent for more than `hang_timeout` seconds is killed and started again; 0: never.
     `serves` is asked, once all processes are ready, whether clients are served now: only then is the cluster announced as ready.
     """
 
@@ -136,7 +136,7 @@ class Supervisor:
             return
         for child in self._children.values():
             if child.kill_if_hung(now, self._hang_timeout):
-                log.error("%s has not been heard from for %g s; killing it", child.name, self._hang_timeout)
+                log.error("%s has not been heard from for %g s or more; killing it", child.name, self._hang_timeout)
 
     def _died(self, child: Child, now: float) -> None:
         self._changed = True

@@ -45,10 +45,23 @@ class Neighbours:
         self._worker: Inbox[ToWorker] = Inbox(self.context, run_dir, "worker0", ToWorker)
         self._tokenizers: dict[str, Inbox[FromScheduler]] = {name: Inbox(self.context, run_dir, name, FromScheduler) for name in self.args.tokenizers}
         self.scheduler = Outbox(self.context, run_dir, "scheduler", linger_ms=200)
+        self.process = self._start()
+
+    def _start(self) -> "subprocess.Popen[str]":
         environment = os.environ | {ARGUMENTS_VARIABLE: msgspec.json.encode(self.args).decode(), "PYTHONPATH": str(ROOT)}
-        self.process = subprocess.Popen(
-            [sys.executable, "-P", "-c", RUN], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=run_dir
+        return subprocess.Popen(
+            [sys.executable, "-P", "-c", RUN], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=self.args.run_dir
         )
+
+    def kill(self) -> None:
+        """SIGKILL; the worker and the tokenizers live on, and so does what is on its way to them."""
+        self.process.kill()
+        self.process.communicate(timeout=5)
+        self.until(lambda: not self._worker.wait(0.2))
+
+    def restart(self) -> None:
+        self.args = msgspec.structs.replace(self.args, incarnation=self.args.incarnation + 1)
+        self.process = self._start()
 
     def until(self, condition: Callable[[], bool], seconds: float = 10.0) -> None:
         deadline = time.monotonic() + seconds
@@ -78,10 +91,16 @@ class Neighbours:
     def counter(self, name: str, value: float) -> Callable[[], bool]:
         return lambda: bool(self.reports) and self.reports[-1].counters.get(name) == value
 
-    def admit(self, keys: list[int], prompt: list[int], max_tokens: int | None = 6, tokenizer: str = "tokenizer0") -> None:
+    def admit(
+        self, keys: list[int], prompt: list[int], max_tokens: int | None = 6, tokenizer: str = "tokenizer0", resumed: list[bytes] | None = None
+    ) -> None:
+        """`resumed`: what was delivered of each key before."""
         self.scheduler.send(
-            Admit(tokenizer=tokenizer, keys=keys, seeds=keys, prompt=pack_i32(prompt), sampling=SamplingParams(), end_ids=[3], max_tokens=max_tokens)
-        )
+            Admit(
+                tokenizer=tokenizer, keys=keys, seeds=keys, prompt=pack_i32(prompt), sampling=SamplingParams(), end_ids=[3], max_tokens=max_tokens,
+                resumed=resumed or [],
+            )
+        )  # fmt: skip
 
     def publish(self, **incarnations: int) -> None:
         processes = [ProcessState(name=name, incarnation=number, pid=1, phase=READY) for name, number in incarnations.items()]
@@ -194,6 +213,29 @@ def test_malformed_frames_are_counted_and_harm_nobody(start: Callable[..., Neigh
         assert_served(n.clients["tokenizer0"], key, prompt_of(5))
     n.until(n.counter("bad_frames", len(MALFORMED)))
     assert "dropped a bad frame" in n.terminate()
+
+
+def test_a_killed_scheduler_adopts_the_worker_and_goes_on_where_it_was(start: Callable[..., Neighbours]) -> None:
+    """What is sent before it is there waits for it; another session begins; no token comes twice or is another one."""
+    n = start()
+    n.until(n.phase(READY))
+    keys, prompt, client = [1, 2, 4], prompt_of(9), n.clients["tokenizer0"]
+    n.admit(keys, prompt, 25)
+    n.until(lambda: all(len(client.tokens.get(key, [])) > 2 for key in keys))
+    session = n.worker._session
+    n.worker_works = False
+    n.kill()
+    live = [key for key in keys if key not in client.finish]
+    assert live
+    n.admit(live, prompt, 25, resumed=[pack_i32(client.tokens[key]) for key in live])
+    n.restart()
+    n.worker_works = True
+    n.until(lambda: set(client.finish) == set(keys))
+    assert n.worker._session != session
+    for key in keys:
+        assert_served(client, key, prompt, 25)
+    n.until(n.gauge("slots_used", 0))
+    n.terminate()
 
 
 def test_a_restarted_worker_is_attached_again_and_nothing_is_seen(start: Callable[..., Neighbours]) -> None:

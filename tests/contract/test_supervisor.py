@@ -226,6 +226,16 @@ def test_a_hung_process_is_killed_and_started_again(run_dir: Path) -> None:
         assert cluster.end() == 0
 
 
+def test_a_process_that_hangs_when_it_is_started_again_is_killed_too(run_dir: Path) -> None:
+    """It has more time then, by what its first start took."""
+    with fake(run_dir, spec(run_dir, "worker0"), spec(run_dir, "scheduler", hang_starts=(2,)), hang_timeout=1.0) as cluster:
+        cluster.until("ready")
+        os.kill(cluster.one("scheduler").pid, signal.SIGKILL)
+        cluster.wait_for(lambda state: any(process.incarnation == 3 for process in state.processes) and state.ready)
+        cluster.process.send_signal(signal.SIGTERM)
+        assert cluster.end() == 0
+
+
 def test_children_end_when_the_supervisor_is_killed(run_dir: Path) -> None:
     with fake(run_dir, spec(run_dir, "frontend0", deaf=True), spec(run_dir, "worker0")) as cluster:
         cluster.until("ready")

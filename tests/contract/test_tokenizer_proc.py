@@ -310,6 +310,26 @@ def test_a_scheduler_that_dies_is_waited_for(byte: Neighbours) -> None:
     assert byte.silent()
 
 
+def test_a_killed_tokenizer_goes_on_where_its_frontend_was(byte: Neighbours) -> None:
+    """Half a character and half a stop string were held back when it died; what is sent before it is there waits for it."""
+    letter = ids_of(byte, "\U0001fae0")
+    admitted(byte, generate(3, strings=["abc"]))
+    for index, token in enumerate([66, 64, 65, *letter[:2]]):
+        byte.send(tokens((3, token, RUNNING, index)))
+    heard = byte.hear()
+    assert heard == TextDelta(3, "c", [66])
+    byte.restart()
+    byte.send(again(5, heard.ids, strings=["abc"]))
+    byte.start()
+    admit = byte.scheduled()
+    assert isinstance(admit, Admit)
+    assert (admit.keys, admit.incarnation, admit.resumed) == ([5], 2, [pack_i32([66])])
+    assert byte.hear() == Started(5, 2)
+    for index, token in enumerate([64, 65, *letter], start=1):
+        byte.send(tokens((5, token, RUNNING, index)))
+    assert byte.hear() == TextDelta(5, "ab\U0001fae0", [64, 65, *letter])
+
+
 def test_a_prompts_logprobs_are_asked_for_once(byte: Neighbours) -> None:
     """Of two choices one had begun when its scheduler died: the other's prompt is scored again, its own is not."""
     request = again(3, [64], [])

@@ -1,5 +1,7 @@
 """A small process for tests of the supervisor: reports like a real one, and misbehaves as it is told."""
 
+import os
+import signal
 import sys
 import time
 
@@ -9,12 +11,15 @@ from transport.reports import Reporter
 
 
 class FakeArgs(ProcessArgs, frozen=True, kw_only=True):
-    """`fail_starts`: incarnations that exit with code 3 while loading. `deaf`: SIGTERM is ignored. `slow`: seconds of loading.
+    """`fail_starts`: incarnations that exit with code 3 while loading, `hang_starts` those that stop then. `deaf`: SIGTERM is ignored.
+
+    `slow`: seconds of loading.
 
     `dies_after`: exit with code 4 when it has been ready for so many seconds.
     """
 
     fail_starts: tuple[int, ...] = ()
+    hang_starts: tuple[int, ...] = ()
     deaf: bool = False
     slow: float = 0.0
     dies_after: float | None = None
@@ -30,6 +35,8 @@ def main() -> int:
         print("RuntimeError: the weights are not there", file=sys.stderr, flush=True)
         reporter.close()
         return 3
+    if args.incarnation in args.hang_starts:
+        os.kill(os.getpid(), signal.SIGSTOP)
     lifetime.stopping.wait(args.slow)
     reporter.facts(context=64)
     reporter.phase(READY)

@@ -61,12 +61,22 @@ class Neighbours:
         self._out = Outbox(self._zmq, run_dir, NAME)
         self._context = context
         self.incarnations = {"scheduler": 1, "frontend0": 1, "frontend1": 1}
-        args = TokenizerArgs(
+        self._args = TokenizerArgs(
             name=NAME, incarnation=1, run_dir=str(run_dir), model=str(model), frontends=["frontend0", "frontend1"], chat_template=chat_template
         )
-        environment = os.environ | {"PAGEWIRE_PROCESS": msgspec.json.encode(args).decode(), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        self.process = self._start()
+
+    def _start(self) -> "subprocess.Popen[str]":
+        environment = os.environ | {"PAGEWIRE_PROCESS": msgspec.json.encode(self._args).decode(), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
         command = [sys.executable, "-P", "-m", "tokenizer_proc"]
-        self.process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+        return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+
+    def restart(self) -> None:
+        """SIGKILL, and another incarnation; wait for it with `start`."""
+        self.process.kill()
+        self.process.communicate(timeout=PATIENCE)
+        self._args = msgspec.structs.replace(self._args, incarnation=self._args.incarnation + 1)
+        self.process = self._start()
 
     def __enter__(self) -> Self:
         return self
