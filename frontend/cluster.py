@@ -1,5 +1,6 @@
 """What the supervisor last published: readiness, the way to the scheduler, the context length."""
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -9,6 +10,7 @@ from messages.cluster import DEAD, DEFAULT, READY, STALLED, STARTING, STOPPING, 
 
 SILENCE_SECONDS = 3.0
 RETRY_SECONDS = 2.0
+INFORMED_SECONDS = 30.0
 SCHEDULER = "scheduler"
 
 
@@ -34,6 +36,7 @@ class ClusterView:
         self._clock = clock
         self._heard: float | None = None
         self._next = 0
+        self._informed = asyncio.Event()
         self._context: int | None = None
         self._defaults: dict[str, float] = {}
         self.state: ClusterState | None = None
@@ -49,6 +52,8 @@ class ClusterView:
                 self._context = int(value)
             elif name.startswith(DEFAULT) and isinstance(value, (int, float)):
                 self._defaults[name.removeprefix(DEFAULT)] = value
+        if self._serves(state) or (self._context is not None and any(process.facts for process in state.processes if process.name in self._names)):
+            self._informed.set()
 
     def _serves(self, state: ClusterState) -> bool:
         """Every process is ready, or only frontends are not."""
@@ -89,9 +94,19 @@ class ClusterView:
         if (ending or self._silent or not self.started) and (reason := self.reason()):
             raise ApiError(503, "not_ready", f"Not ready: {reason}.", retry_after=RETRY_SECONDS)
 
+    async def informed(self) -> None:
+        """Wait until it is known what the processes say of the model: one that was started again takes requests before. Raises ApiError 503."""
+        if self._informed.is_set():
+            return
+        try:
+            async with asyncio.timeout(INFORMED_SECONDS):
+                await self._informed.wait()
+        except TimeoutError as error:
+            raise ApiError(503, "not_ready", "Not ready: nothing is known of the model yet.", retry_after=RETRY_SECONDS) from error
+
     @property
     def _silent(self) -> bool:
-        return self._heard is None or self._clock() - self._heard > SILENCE_SECONDS
+        return self._heard is not None and self._clock() - self._heard > SILENCE_SECONDS
 
     def _ready_tokenizers(self) -> list[ProcessState]:
         return [process for process in self.processes if process.name in self._names and process.phase == READY]

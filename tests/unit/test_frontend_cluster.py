@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from frontend import cluster
 from frontend.cluster import ClusterView, Route
 from frontend.errors import ApiError
 from messages.cluster import DEAD, LOADING, READY, STALLED, STARTING, STOPPING, ClusterState, ProcessState
@@ -144,10 +145,18 @@ def test_requests_are_taken_while_a_process_starts_again() -> None:
         view.require_started()
 
 
-def test_a_frontend_that_was_started_again_takes_requests_at_once() -> None:
+async def test_a_frontend_that_was_started_again_takes_requests_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They wait until a tokenizer has said what the model's defaults are."""
+    monkeypatch.setattr(cluster, "INFORMED_SECONDS", 0.01)
     view = ClusterView(["tokenizer0"], started=True)
-    view.update(state(process("tokenizer0"), process("worker0", LOADING), ready=False, phase=LOADING))
     view.require_started()
+    dead = ProcessState(name="tokenizer0", incarnation=1, pid=0, phase=DEAD)
+    view.update(state(dead, process("scheduler"), process("worker0", LOADING), ready=False, phase=LOADING))
+    view.require_started()
+    with pytest.raises(ApiError, match="nothing is known"):
+        await view.informed()
+    view.update(state(process("tokenizer0", LOADING), process("scheduler"), process("worker0", LOADING), ready=False, phase=LOADING))
+    await view.informed()
 
 
 def test_the_death_of_another_frontend_is_not_noticed() -> None:
