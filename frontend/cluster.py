@@ -11,7 +11,8 @@ from messages.cluster import DEAD, DEFAULT, READY, STALLED, STARTING, STOPPING, 
 SILENCE_SECONDS = 3.0
 RETRY_SECONDS = 2.0
 INFORMED_SECONDS = 30.0
-SCHEDULER = "scheduler"
+CONTEXT = "context"
+"""The fact by which a scheduler is known: with it, it takes requests, whatever its worker does."""
 
 
 class Route(NamedTuple):
@@ -19,6 +20,7 @@ class Route(NamedTuple):
 
     tokenizer: str
     tokenizer_incarnation: int
+    scheduler: str
     scheduler_incarnation: int
 
 
@@ -46,9 +48,9 @@ class ClusterView:
     def update(self, state: ClusterState) -> None:
         self.state = state
         self._heard = self._clock()
-        self.started = self.started or self._serves(state)
+        self.started = self.started or state.ready
         for name, value in (fact for process in state.processes for fact in process.facts.items()):
-            if name == "context" and isinstance(value, (int, float)):
+            if name == CONTEXT and isinstance(value, (int, float)):
                 self._context = int(value)
             elif name.startswith(DEFAULT) and isinstance(value, (int, float)):
                 self._defaults[name.removeprefix(DEFAULT)] = value
@@ -56,8 +58,8 @@ class ClusterView:
             self._informed.set()
 
     def _serves(self, state: ClusterState) -> bool:
-        """Every process is ready, or only frontends are not."""
-        if state.ready or state.stop_seconds is not None:
+        """Every process is ready, or only frontends are not, once they were."""
+        if state.ready or not self.started or state.stop_seconds is not None:
             return state.ready
         missing = {process.name for process in state.processes if process.phase != READY}
         return bool(missing) and missing <= self._frontends
@@ -113,18 +115,18 @@ class ClusterView:
 
     def route(self) -> Route | None:
         """The way of the next request, over the ready tokenizers in turn; None while there is none."""
-        scheduler = next((process for process in self.processes if process.name == SCHEDULER), None)
+        scheduler = next((process for process in self.processes if CONTEXT in process.facts), None)
         ready = self._ready_tokenizers()
-        if not ready or scheduler is None or scheduler.phase in (DEAD, STARTING, STOPPING) or "context" not in scheduler.facts:
+        if not ready or scheduler is None or scheduler.phase in (DEAD, STARTING, STOPPING):
             return None
         self._next += 1
         tokenizer = ready[self._next % len(ready)]
-        return Route(tokenizer.name, tokenizer.incarnation, scheduler.incarnation)
+        return Route(tokenizer.name, tokenizer.incarnation, scheduler.name, scheduler.incarnation)
 
     def stands(self, route: Route) -> bool:
         """None of its processes is over."""
         alive = {process.name: process.incarnation for process in self.processes if process.phase != DEAD}
-        return alive.get(route.tokenizer) == route.tokenizer_incarnation and alive.get(SCHEDULER) == route.scheduler_incarnation
+        return alive.get(route.tokenizer) == route.tokenizer_incarnation and alive.get(route.scheduler) == route.scheduler_incarnation
 
     def serves(self, name: str) -> bool:
         """A process of this name is ready, or was and may be again."""

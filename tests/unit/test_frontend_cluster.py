@@ -18,7 +18,8 @@ class Clock:
 
 
 def process(name: str, phase: str = READY, incarnation: int = 1) -> ProcessState:
-    return ProcessState(name=name, incarnation=incarnation, pid=1, phase=phase, detail="loading weights", progress=0.43, facts={"context": 2048})
+    facts: dict[str, int | float | str] = {"context": 2048} if name == "scheduler" else {"vocab": 300}
+    return ProcessState(name=name, incarnation=incarnation, pid=1, phase=phase, detail="loading weights", progress=0.43, facts=facts)
 
 
 def state(*processes: ProcessState, ready: bool = True, phase: str = READY, reason: str = "") -> ClusterState:
@@ -112,7 +113,7 @@ def test_a_route_stands_while_both_processes_live() -> None:
     alive = [process("tokenizer0", incarnation=2), process("scheduler", incarnation=5)]
     view.update(state(*alive))
     route = view.route()
-    assert route == Route("tokenizer0", 2, 5)
+    assert route == Route("tokenizer0", 2, "scheduler", 5)
     assert view.stands(route)
     for other in (
         [process("tokenizer0", DEAD, incarnation=2), alive[1]],
@@ -161,6 +162,9 @@ async def test_a_frontend_that_was_started_again_takes_requests_at_once(monkeypa
 
 def test_the_death_of_another_frontend_is_not_noticed() -> None:
     view = ClusterView(["tokenizer0"], ["frontend0", "frontend1"])
+    view.update(state(process("tokenizer0"), process("frontend0"), process("frontend1", LOADING), ready=False, phase=LOADING))
+    assert view.reason() is not None, "before the cluster was ready once"
+    view.update(state(process("tokenizer0")))
     view.update(state(process("tokenizer0"), process("frontend0"), process("frontend1", DEAD), ready=False, phase=DEAD, reason="frontend1 died"))
     assert view.reason() is None
     assert [view.serves(name) for name in ("frontend0", "frontend1", "frontend2")] == [True, False, False]

@@ -54,7 +54,7 @@ class Bench:
         """The state changes, and the dispatcher follows it."""
         self.processes |= changes
         processes = [
-            ProcessState(name=name, incarnation=number, pid=1, phase=phase, facts={"context": 100} if phase == READY else {})
+            ProcessState(name=name, incarnation=number, pid=1, phase=phase, facts={"context": 100} if name == "scheduler" and phase == READY else {})
             for name, (number, phase) in self.processes.items()
         ]
         self.view.update(ClusterState(ready=True, phase=READY, reason="", model="m", started=0.0, processes=processes))
