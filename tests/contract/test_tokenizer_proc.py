@@ -18,7 +18,7 @@ from messages.request import Cancel, ChatPrompt, Detokenize, Generate, TextPromp
 from messages.sampling import SamplingParams, StopRules
 from messages.text import Detokenized, Ended, FromTokenizer, Problem, Started, TextDelta, Tokenized
 from messages.tokens import FINISH_END_TOKEN, FINISH_ERROR, FINISH_LENGTH, RUNNING, LogprobColumns, Refused, Tokens
-from tests.support.tokenizer_neighbours import Neighbours, chat, generate, tokens
+from tests.support.tokenizer_neighbours import PATIENCE, Neighbours, chat, generate, tokens
 from transport.columns import pack_f32, pack_i32, pack_i64, pack_u8, view_i32
 
 BOS, EOS, EOT = 292, 293, 294
@@ -237,7 +237,7 @@ def test_without_a_template(run_dir: Path, models: Path, tmp_path: Path) -> None
         admitted(neighbours.start(), generate(3, chat({"role": "user", "content": "A"})))
     (model / "chat_template.jinja").write_text("{% for m in messages %}{{ m.content }")
     with Neighbours(run_dir, model) as neighbours:
-        assert neighbours.process.wait(timeout=20) == 1
+        assert neighbours.process.wait(timeout=PATIENCE) == 1
         assert "syntax error" in neighbours.errors()
     override = "{{ messages[0].content }}"
     with Neighbours(run_dir, model, chat_template=override) as neighbours:

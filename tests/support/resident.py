@@ -14,7 +14,6 @@ from worker.decoder import Decoder
 from worker.resident.engine import ResidentEngine
 from worker.weights import build_decoder, dummy_reader
 
-
 STEP_SECONDS = 300.0
 """Most a step takes: the interpreter is slow, and the more so on a busy machine."""
 

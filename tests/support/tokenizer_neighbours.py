@@ -24,7 +24,7 @@ from transport.columns import pack_i32, pack_i64, pack_u8
 from transport.sockets import Feed, Inbox, Outbox
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-PATIENCE = 20.0
+PATIENCE = 30.0
 NAME = "tokenizer0"
 PROBE = 1 << 40
 """A key of our own."""
