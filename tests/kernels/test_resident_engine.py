@@ -154,7 +154,8 @@ def test_a_row_admitted_again_goes_on_as_it_was(models: Path, playing: Playing) 
 
 
 def token_of(result: StepResult, slot: int) -> int:
-    return tokens_of(result)[view_i32(result.slot).tolist().index(slot)]
+    slots: list[int] = view_i32(result.slot).tolist()
+    return tokens_of(result)[slots.index(slot)]
 
 
 @pytest.mark.filterwarnings("ignore:invalid value encountered", "ignore:All-NaN slice")  # by the interpreter's numpy
