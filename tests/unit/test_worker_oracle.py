@@ -21,7 +21,7 @@ CASES = [
 
 def ask(script: str, *arguments: str, stdin: str = "") -> str:
     command = [sys.executable, "-P", str(ORACLES / script), *arguments]
-    environment = {"PATH": "/usr/bin:/bin", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "2", "HOME": "/nonexistent"}
+    environment = {"PATH": "/usr/bin:/bin", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "HOME": "/nonexistent"}
     done = subprocess.run(command, input=stdin, env=environment, cwd="/", capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout
