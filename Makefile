@@ -44,8 +44,6 @@ PYTEST := $(BIN)/python -m pytest
 PROCESSES := tests/contract tests/system
 AT_ONCE := @$(MAKE) --no-print-directory --jobs=$(JOBS) --output-sync=target PARTS=yes
 
-tests tests-code tests-processes tests-slow tests-slow-code tests-slow-processes: export OMP_NUM_THREADS := 1
-
 tests: $(VENV)/.dev-installed
 ifeq ($(PYTEST_ARGS),)
 	$(AT_ONCE) tests-processes tests-code
