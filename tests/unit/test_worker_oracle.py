@@ -67,6 +67,7 @@ def test_random_fixture(models: Path, tmp_path: Path) -> None:
     np.testing.assert_allclose(tail, expected[1959:], atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_smollm2_greedy(smollm2: Path) -> None:
     """64 greedy tokens of two rows at once, then one of them alone, equal transformers' on the same GGUF file."""
