@@ -43,8 +43,7 @@ def admitted(neighbours: Neighbours, request: Generate) -> Admit:
     neighbours.send(request)
     admit = neighbours.scheduled()
     assert isinstance(admit, Admit), admit
-    started = neighbours.hear(request.frontend)
-    assert started == Started(request.keys[0], len(admit.prompt) // 4)
+    assert neighbours.hear(request.frontend) == Started(request.keys[0], len(admit.prompt) // 4)
     return admit
 
 
@@ -250,8 +249,7 @@ def test_cancel_in_every_state(byte: Neighbours) -> None:
     for key, words in ((6, 200_000), (3, 20_000), (7, 20_000)):  # long texts are encoded one after the other, and the first takes a while
         byte.send(generate(key, TextPrompt("Hello " * words)))
     byte.send(Cancel([3, 999]))
-    admits = [byte.scheduled(), byte.scheduled()]
-    assert [admit.keys for admit in admits if isinstance(admit, Admit)] == [[6], [7]]
+    assert [message.keys for message in (byte.scheduled(), byte.scheduled()) if isinstance(message, Admit)] == [[6], [7]]
     assert [message.key for message in (byte.hear(), byte.hear()) if isinstance(message, Started)] == [6, 7]
     byte.send(Cancel([6, 7]))
     assert byte.scheduled() == Abort([6, 7])
@@ -390,8 +388,7 @@ def test_a_huge_text_does_not_stop_the_streams(byte: Neighbours) -> None:
         worst, index = max(worst, time.monotonic() - begin), index + 1
     assert index > 3
     assert worst < (time.monotonic() - begun) / 2
-    admit = byte.scheduled()
-    assert isinstance(admit, Admit)
+    assert isinstance(admit := byte.scheduled(), Admit)
     assert len(admit.prompt) > 4 * 400_000
 
 
