@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[2]
 MODEL = "tiny"
 CONTEXT = 2048
 FRONTEND = "frontend0"
-TIMEOUT = 10.0
+TIMEOUT = 30.0
 
 Message = Generate | Cancel | Tokenize | Detokenize | Explain
 Script = Callable[[Message], Iterable[FromTokenizer]]

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -128,24 +129,29 @@ async def gauges(cluster: Cluster) -> dict[str, float]:
     return next(process.gauges for process in state.processes if process.name == "scheduler")
 
 
+@pytest.fixture(scope="module")
+def narrow(models: Path) -> Iterator[Cluster]:
+    with running_cluster(models / "dice-byte", "--max-slots", "4") as running:
+        yield running
+
+
 @pytest.mark.parametrize("streamed", [True, False])
-async def test_c30_clients_that_go_away_free_everything(models: Path, streamed: bool) -> None:
-    with running_cluster(models / "dice-byte", "--max-slots", "4") as cluster:
-        body = {"model": cluster.model, "prompt": "A", "max_tokens": 1500, "ignore_eos": True, "stream": streamed}
-        for _ in range(3):
-            async with aiohttp.ClientSession(cluster.url) as session:
-                jobs = [asyncio.create_task(read_all(session, body)) for _ in range(12)]
-                async with asyncio.timeout(30):
-                    while (await gauges(cluster))["running"] + (await gauges(cluster))["waiting"] < 12:
-                        await asyncio.sleep(0.05)
-                for job in jobs:
-                    job.cancel()
-                await asyncio.gather(*jobs, return_exceptions=True)
-            async with asyncio.timeout(5):
-                while (now := await gauges(cluster))["running"] or now["waiting"] or now["blocks_used"] or now["slots_used"]:
+async def test_c30_clients_that_go_away_free_everything(narrow: Cluster, streamed: bool) -> None:
+    body = {"model": narrow.model, "prompt": "A", "max_tokens": 1500, "ignore_eos": True, "stream": streamed}
+    for _ in range(3):
+        async with aiohttp.ClientSession(narrow.url) as session:
+            jobs = [asyncio.create_task(read_all(session, body)) for _ in range(12)]
+            async with asyncio.timeout(30):
+                while (now := await gauges(narrow))["running"] + now["waiting"] < 12:
                     await asyncio.sleep(0.05)
-        status, answer = await ask(cluster, "/v1/completions", prompt="A", max_tokens=3, ignore_eos=True)
-        assert (status, answer["usage"]["completion_tokens"]) == (200, 3)
+            for job in jobs:
+                job.cancel()
+            await asyncio.gather(*jobs, return_exceptions=True)
+        async with asyncio.timeout(30):
+            while (now := await gauges(narrow))["running"] or now["waiting"] or now["blocks_used"] or now["slots_used"]:
+                await asyncio.sleep(0.05)
+    status, answer = await ask(narrow, "/v1/completions", prompt="A", max_tokens=3, ignore_eos=True)
+    assert (status, answer["usage"]["completion_tokens"]) == (200, 3)
 
 
 async def test_c58_metrics_add_up(chain: Cluster) -> None:
