@@ -9,9 +9,9 @@ from frontend.chat import chat_completions
 from frontend.completions import completions
 from frontend.core import Core
 from frontend.embeddings import embeddings
-from frontend.errors import ApiError
 from frontend.explain import cancel_request, list_requests, show_request
 from frontend.middleware import Boundary, Handler, add_headers
+from frontend.record import RECORD
 from frontend.tokens import detokenize, tokenize
 
 Endpoint = Callable[[Core, web.Request], Awaitable[web.StreamResponse]]
@@ -66,18 +66,13 @@ def _when_ready(core: Core, endpoint: Endpoint) -> Handler:
 
 
 def _counted(core: Core, endpoint: Endpoint) -> Handler:
-    """A generating endpoint: received and refused requests are counted."""
+    """A generating endpoint: what comes is counted, and what is refused (see `frontend.middleware`)."""
     inner = _when_ready(core, endpoint)
 
     async def handle(request: web.Request) -> web.StreamResponse:
         core.metrics.received.inc()
-        try:
+        request[RECORD].generates = True
+        with core.metrics.requests_live.track_inprogress():
             return await inner(request)
-        except ApiError as error:
-            core.metrics.refused(error.status)
-            raise
-        except web.HTTPRequestEntityTooLarge:
-            core.metrics.refused(413)
-            raise
 
     return handle

@@ -55,6 +55,7 @@ class Child:
         self._process: subprocess.Popen[bytes] | None = None
         self._pump: threading.Thread | None = None
         self._report: ProcessReport | None = None
+        self._past: dict[str, float] = {}
         self._heard = 0.0
         self._was_ready = False
         self._deaths: collections.deque[float] = collections.deque()
@@ -78,9 +79,11 @@ class Child:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            pass_fds=(death_fd,),
+            pass_fds=(death_fd, *self.spec.descriptors),
             start_new_session=True,
         )
+        if self._report is not None:
+            self._past = {name: self._past.get(name, 0.0) + self._report.counters.get(name, 0.0) for name in {**self._past, **self._report.counters}}
         self._report, self._heard, self.restart_at, self._was_ready = None, time.monotonic(), None, False
         self.tail.clear()
         self._pump = threading.Thread(target=self._read_lines, args=(self._process.stdout,), name=f"lines-{self.name}", daemon=True)
@@ -172,6 +175,9 @@ class Child:
             gauges=report.gauges if report is not None else {},
             counters=report.counters if report is not None else {},
             facts=report.facts if report is not None else {},
+            cpu_seconds=report.cpu_seconds if report is not None else 0.0,
+            memory_bytes=report.memory_bytes if report is not None else 0,
+            past=self._past,
         )
 
     def _detail(self, now: float, phase: str, age: float) -> str:

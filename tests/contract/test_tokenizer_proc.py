@@ -265,7 +265,7 @@ def test_refused_and_failed_sequences(byte: Neighbours) -> None:
     full = Problem(status=503, code="queue_full", message="full")
     admitted(byte, generate(3))
     byte.send(Refused(3, full))
-    assert byte.hear() == Ended(key=3, problem=full)
+    assert byte.hear() == Ended(key=3, problem=full, refused=True)
     admitted(byte, generate(4))
     byte.send(tokens((4, 64, RUNNING, 0)))
     byte.send(tokens((4, -1, FINISH_ERROR, 1), problems={4: full}))
