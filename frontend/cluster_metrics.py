@@ -75,7 +75,7 @@ class ClusterCollector(Collector):
     def _processes(self) -> Iterable[Metric]:
         up = GaugeMetricFamily(PREFIX + "process_up", "1 when a process is ready.", labels=["process"])
         restarts = GaugeMetricFamily(PREFIX + "process_restarts", "How often a process was started again.", labels=["process"])
-        cpu = CounterMetricFamily(PREFIX + "process_cpu_seconds", "CPU time of a process since it was started.", labels=["process"])
+        cpu = CounterMetricFamily(PREFIX + "process_cpu_seconds", "CPU time of a process.", labels=["process"])
         memory = GaugeMetricFamily(PREFIX + "process_resident_memory_bytes", "Memory of a process.", labels=["process"])
         gauges = GaugeMetricFamily(PREFIX + "process_gauge", "Numbers of a process now.", labels=["process", "name"])
         counters = CounterMetricFamily(PREFIX + "process_count", "Numbers of a process that only rise.", labels=["process", "name"])

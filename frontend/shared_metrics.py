@@ -15,6 +15,7 @@ from frontend.cluster import ClusterView
 from messages.cluster import SAMPLE
 
 _CREATED = "_created"
+"""Ends the names of times, of which several frontends have several: they are left out."""
 
 Numbers = Mapping[str, float]
 
@@ -25,8 +26,12 @@ def report(registry: CollectorRegistry) -> tuple[dict[str, float], dict[str, flo
     counters: dict[str, float] = {}
     for family in registry.collect():
         into = gauges if family.type == "gauge" else counters
-        into.update({_name(sample): sample.value for sample in family.samples if sample.value and not sample.name.endswith(_CREATED)})
+        into.update({_name(sample): sample.value for sample in _told(family) if sample.value})
     return gauges, counters
+
+
+def _told(family: Metric) -> Iterator[Sample]:
+    return (sample for sample in family.samples if not sample.name.endswith(_CREATED))
 
 
 def _name(sample: Sample) -> str:
@@ -47,7 +52,7 @@ class Sum(Collector):
     def collect(self) -> Iterator[Metric]:
         theirs = _added(self._others())
         for family in self._own.collect():
-            family.samples = [sample._replace(value=sample.value + theirs.pop(_name(sample), 0.0)) for sample in family.samples]
+            family.samples = [sample._replace(value=sample.value + theirs.pop(_name(sample), 0.0)) for sample in _told(family)]
             family.samples += _only_theirs(family, theirs)
             yield family
 

@@ -38,7 +38,7 @@ ToSupervisor = ProcessReport
 class ProcessState(msgspec.Struct, frozen=True, kw_only=True):
     """The supervisor's view of one process. `age` is the seconds since its last report; `restarts` how often it was started again.
 
-    `past`: the last counters of its earlier incarnations, added up.
+    `past`: the last counters of its earlier incarnations, added up; `cpu_seconds` is that of all of them.
     """
 
     name: str

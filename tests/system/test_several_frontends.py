@@ -1,5 +1,6 @@
 """Two HTTP processes on one port, as `cluster start --frontends 2` makes them: to clients they are one server."""
 
+import json
 import os
 import re
 import signal
@@ -28,13 +29,15 @@ def running(cluster: Cluster) -> list[dict[str, Any]]:
 
 
 def test_two_frontends_share_the_port_the_metrics_and_the_work(models: Path) -> None:
-    with running_cluster(models / "rand-byte", "--frontends", "2", "--threads", "1") as cluster:
+    with running_cluster(models / "rand-byte", "--frontends", "2", "--threads", "1", "--access-log", "-") as cluster:
         pids = cluster.pids()
         assert {"frontend0", "frontend1"} < pids.keys()
         texts = {complete(cluster) for _ in range(12)}
         assert len(texts) == 1
         time.sleep(1.2)  # longer than a heartbeat and a turn of the feed
         assert {received(cluster) for _ in range(ASKED)} == {12.0}
+        lines = [json.loads(line) for line in cluster.log().splitlines() if line.startswith("{")]
+        assert [line["status"] for line in lines if line["path"] == "/v1/completions"] == [200] * 12
         os.kill(pids["frontend1"], signal.SIGKILL)
         wait_until(lambda: cluster.pids()["frontend1"] not in (0, pids["frontend1"]) and cluster.state().ready)
         wait_until(lambda: all(complete(cluster) in texts for _ in range(4)))

@@ -116,7 +116,7 @@ def test_closing_does_not_wait_for_a_reader(monkeypatch: pytest.MonkeyPatch) -> 
     began = time.monotonic()
     log.close()
     assert time.monotonic() - began < 1.0
-    reader = threading.Thread(target=lambda: [data for data in iter(lambda: os.read(read, 1 << 16), b"")])
+    reader = threading.Thread(target=lambda: list(iter(lambda: os.read(read, 1 << 16), b"")))
     reader.start()
     wait_until(lambda: not log._thread.is_alive())
     os.close(write)
