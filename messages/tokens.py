@@ -30,7 +30,7 @@ class Tokens(msgspec.Struct, frozen=True, kw_only=True, tag="tokens"):
     `problems[key]`. `cached` has the prompt tokens taken from the prefix cache, for keys whose first token this is and that had a hit.
 
     `queued` and `prefilled` f32 have a value for each row of `index` 0, in order: seconds in the line before it first got a slot, and from then on
-    to this token. They are empty when there is no such row.
+    to this token. They are empty in a message that only tells of the failure of a key that was never computed.
     """
 
     key: bytes

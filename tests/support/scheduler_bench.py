@@ -90,7 +90,8 @@ class Client:
                 self.finish[key] = finish
         self.problems |= message.problems
         self.cached |= message.cached
-        first = [key for key, index in zip(keys, columns[2], strict=True) if index == 0]
+        computed = bool(message.queued) or message.problems.keys() != set(keys)
+        first = [key for key, index in zip(keys, columns[2], strict=True) if index == 0 and computed]
         times = zip(view_f32(message.queued, len(first)).tolist(), view_f32(message.prefilled, len(first)).tolist(), strict=True)
         self.began |= dict(zip(first, times, strict=True))
         self._read_logprobs(message, keys)
