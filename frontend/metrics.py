@@ -53,6 +53,7 @@ class Metrics:
         self._decode = self._histogram("request_decode_time_seconds", "Seconds of a finished sequence from its first token to its end.", _PART)
         self._inference = self._histogram("request_inference_time_seconds", "Seconds of a finished sequence from its slot to its end.", _PART)
         self._request_prompt = self._histogram("request_prompt_tokens", "Tokens of each accepted prompt.", _TOKENS)
+        self._request_computed = self._histogram("request_prefill_kv_computed_tokens", "Those of a finished one that were computed.", _TOKENS)
         self._request_generation = self._histogram("request_generation_tokens", "Generated tokens of each ended sequence.", _TOKENS)
         self._params_n = self._histogram("request_params_n", "Choices for each prompt of an accepted request.", _CHOICES)
         self._params_max = self._histogram("request_params_max_tokens", "max_tokens of the accepted requests that have it.", _TOKENS)
@@ -99,6 +100,7 @@ class Metrics:
         group = sequence.group
         if group is not None and sequence is group.sequences[0]:
             self._cached_tokens.inc(group.cached_tokens)
+            self._request_computed.observe((group.prompt_tokens or 0) - group.cached_tokens)
         if sequence.tokens > 1 and sequence.first_token is not None and sequence.last_token is not None:
             self._per_token.observe((sequence.last_token - sequence.first_token) / (sequence.tokens - 1))
         if sequence.begun is not None:

@@ -186,6 +186,7 @@ def check_against_clients(found: Scrape, client: Client) -> None:
     assert reasons == {"stop": client.ends["stop"], "length": client.ends["length"], "abort": client.closed, "error": 0}
     assert found.sum("prompt_tokens_total") == client.told["prompt_tokens"] + 2 * client.closed  # a prompt of BOS and one letter each
     assert found.sum("prompt_tokens_cached_total") == client.told["cached"] > 0
+    assert found.sum("request_prefill_kv_computed_tokens_sum") == client.told["prompt_tokens"] - client.told["cached"]
     assert found.sum("request_params_n_count") == client.statuses[200] + client.closed
 
 

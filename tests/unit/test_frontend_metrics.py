@@ -1,9 +1,15 @@
 """The numbers of the scheduler and the processes by vLLM's names, and those of several frontends added up."""
 
-import pytest
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
+from aiohttp.test_utils import make_mocked_request
+
+from frontend import health
 from frontend.cluster import ClusterView
 from frontend.cluster_metrics import kv_usage
+from frontend.errors import ApiError
 from frontend.metrics import Metrics
 from frontend.shared_metrics import report
 from frontend.streams import Group, Run, Sequence
@@ -181,3 +187,13 @@ def test_reports_leave_out_what_is_nothing() -> None:
     gauges, counters = report(metrics.registry)
     assert list(gauges.values()) == [1]
     assert all(counters.values())
+
+
+async def test_one_of_several_frontends_says_nothing_before_it_knows_of_the_others() -> None:
+    view = ClusterView([])
+    core: Any = SimpleNamespace(args=SimpleNamespace(peers=("frontend1",)), view=view, metrics=Metrics("m", view, "frontend0"))
+    with pytest.raises(ApiError) as caught:
+        await health.metrics(core, make_mocked_request("GET", "/metrics"))
+    assert caught.value.status == 503
+    view.update(ClusterState(ready=False, phase=READY, reason="", model="m", started=0.0, processes=[]))
+    assert (await health.metrics(core, make_mocked_request("GET", "/metrics"))).status == 200
