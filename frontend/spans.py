@@ -118,7 +118,8 @@ def _asked(n: int, max_tokens: int | None, sampling: SamplingParams | None) -> I
     if sampling is not None:
         yield "gen_ai.request.temperature", sampling.temperature
         yield "gen_ai.request.top_p", sampling.top_p
-        yield "gen_ai.request.top_k", sampling.top_k
+        if sampling.top_k:
+            yield "gen_ai.request.top_k", sampling.top_k
         yield "gen_ai.request.frequency_penalty", sampling.frequency_penalty
         yield "gen_ai.request.presence_penalty", sampling.presence_penalty
 
