@@ -52,6 +52,9 @@ class Boundary:
     async def handle(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         request[REQUEST_ID] = request_id(request.headers.get("X-Request-Id"))
         record = request[RECORD] = record_of(request, request[REQUEST_ID], self._core.watchers)
+        if record.generates:
+            self._core.metrics.received.inc()
+            self._core.metrics.requests_live.inc()
         try:
             response = await self._answered(request, handler)
             record.status = response.status
@@ -62,6 +65,8 @@ class Boundary:
             record.end()
             raise
         finally:
+            if record.generates:
+                self._core.metrics.requests_live.dec()
             seconds = time.monotonic() - record.began
             level = logging.DEBUG if record.path in PROBES or self._core.watchers else logging.INFO
             log.log(level, "%s %s %d %.1f ms %s", request.method, record.path, record.status, seconds * 1000, record.request_id)

@@ -13,6 +13,8 @@ from frontend.streams import Sequence as Choice
 CLIENT_CLOSED = 499
 MAX_PATH = 200
 OTHER = "other"
+GENERATING = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/embeddings"})
+"""Patterns of the routes that run sequences."""
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _UNKNOWN = "-"
 
@@ -37,7 +39,6 @@ class Record:
     ended: float | None = None
     status: int = CLIENT_CLOSED
     error: str | None = None
-    generates: bool = False
     entry: Entry | None = None
     sent: int = 0
 
@@ -48,6 +49,11 @@ class Record:
             self.sent += sent
             for watcher in self.watchers:
                 watcher(self)
+
+    @property
+    def generates(self) -> bool:
+        """It asks for sequences, whether it gets any or not."""
+        return self.handler in GENERATING
 
     @property
     def problem(self) -> str | None:
