@@ -211,6 +211,7 @@ def check_against_lines(found: Scrape, lines: list[dict[str, Any]], client: Clie
     assert all(line["queue_seconds"] is not None for line in lines if line["status"] == 200)
 
 
+@pytest.mark.slow
 async def test_c58_nothing_falls_when_a_frontend_dies(logged: tuple[Cluster, Path]) -> None:
     """What it counted stays in the sums of both, and what it was doing is lost, not forgotten. The worker sleeps meanwhile, so that nothing ends."""
     cluster, _ = logged
