@@ -17,8 +17,9 @@ from frontend.server import DRAIN_SECONDS, GOODBYE_SECONDS
 from launcher.supervisor import STAGE_SECONDS
 from messages.cluster import STOPPING
 from messages.request import Cancel, Detokenize, Generate, TextPrompt, Tokenize, TokenPrompt
-from messages.text import Ended, FromTokenizer, Problem, Started, TextDelta, TokenLogprob
+from messages.text import Begun, Ended, FromTokenizer, Problem, Started, TextDelta, TokenLogprob
 from tests.support.frontend_peers import CONTEXT, LOADING_STATE, MODEL, TIMEOUT, Frontend, Message, Peers, cluster_state, running, say, silent, start
+from transport.columns import pack_f32
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "A"}]}
 CHAT_PATH = "/v1/chat/completions"
@@ -262,6 +263,7 @@ def test_a_client_that_goes_away_cancels(ready: Pair, streamed: bool, progress: 
     keys = peers.expect(Generate).keys
     if progress != "unanswered":
         peers.send(Started(keys[0], 1))
+        peers.send(Begun(keys[:1], pack_f32([0.5]), pack_f32([0.5])))
         frontend.wait_metric("sequences_started_total", started + 2)
     if progress == "running":
         peers.send(TextDelta(keys[0], "x", 1))

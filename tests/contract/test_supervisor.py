@@ -153,6 +153,9 @@ def test_a_killed_process_comes_back_with_the_next_incarnation(run_dir: Path) ->
         after = cluster.one("worker0")
         assert (after.incarnation, after.restarts) == (2, 1)
         assert after.pid != before.pid
+        assert (before.past, before.counters, after.past, after.counters) == ({}, {"starts": 1.0}, {"starts": 1.0}, {"starts": 1.0})
+        assert after.cpu_seconds > before.cpu_seconds > 0
+        assert after.memory_bytes > 1 << 20
         assert cluster.one("scheduler").incarnation == 1
         cluster.process.send_signal(signal.SIGINT)
         assert cluster.end() == 0

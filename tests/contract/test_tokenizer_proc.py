@@ -16,7 +16,7 @@ import pytest
 from messages.admit import Abort, Admit
 from messages.request import Cancel, ChatPrompt, Detokenize, Generate, TextPrompt, Tokenize, TokenPrompt
 from messages.sampling import SamplingParams, StopRules
-from messages.text import Detokenized, Ended, FromTokenizer, Problem, Started, TextDelta, Tokenized
+from messages.text import Begun, Detokenized, Ended, FromTokenizer, Problem, Started, TextDelta, Texts, Tokenized
 from messages.tokens import FINISH_END_TOKEN, FINISH_ERROR, FINISH_LENGTH, RUNNING, LogprobColumns, Refused, Tokens
 from tests.support.tokenizer_neighbours import PATIENCE, Neighbours, chat, generate, tokens
 from transport.columns import pack_f32, pack_i32, pack_i64, pack_u8, view_i32
@@ -264,11 +264,29 @@ def test_cancel_in_every_state(byte: Neighbours) -> None:
     admitted(byte, generate(3))
 
 
+def test_the_times_of_first_tokens_go_before_their_text_and_each_once(byte: Neighbours) -> None:
+    admitted(byte, generate(11))
+    admitted(byte, generate(12))
+    times = {"queued": pack_f32([0.5, 0.25, 9.0]), "prefilled": pack_f32([1.5, 0.75, 9.0])}
+    byte.send(tokens((11, 64, RUNNING, 0), (12, 64, RUNNING, 0), (99, 64, RUNNING, 0), **times))
+    begun = byte.hear()
+    assert begun == Begun([11, 12], pack_f32([0.5, 0.25]), pack_f32([1.5, 0.75]))
+    assert byte.hear() == Texts([11, 12], ["a", "a"], [1, 1])
+    byte.send(tokens((11, 64, RUNNING, 0), queued=pack_f32([1.0]), prefilled=pack_f32([1.0])))  # seen before: ignored
+    byte.send(tokens((11, 64, RUNNING, 1), queued=pack_f32([1.0]), prefilled=b""))  # no row of index 0
+    byte.send(tokens((11, 65, FINISH_LENGTH, 1)))
+    ended = byte.hear()
+    assert isinstance(ended, Ended)
+    assert ended.completion_tokens == 2
+    byte.send(Cancel([12]))
+    answers(byte)
+
+
 def test_refused_and_failed_sequences(byte: Neighbours) -> None:
     full = Problem(status=503, code="queue_full", message="full")
     admitted(byte, generate(3))
     byte.send(Refused(3, full))
-    assert byte.hear() == Ended(key=3, problem=full)
+    assert byte.hear() == Ended(key=3, problem=full, refused=True)
     admitted(byte, generate(4))
     byte.send(tokens((4, 64, RUNNING, 0)))
     byte.send(tokens((4, -1, FINISH_ERROR, 1), problems={4: full}))

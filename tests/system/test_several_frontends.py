@@ -1,5 +1,6 @@
 """Two HTTP processes on one port, as `cluster start --frontends 2` makes them: to clients they are one server."""
 
+import json
 import os
 import re
 import signal
@@ -31,7 +32,7 @@ def running(cluster: Cluster) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def two(models: Path) -> Iterator[Cluster]:
-    with running_cluster(models / "rand-byte", "--frontends", "2") as cluster:
+    with running_cluster(models / "rand-byte", "--frontends", "2", "--access-log", "-") as cluster:
         yield cluster
 
 
@@ -41,6 +42,8 @@ def test_two_frontends_share_the_port_the_metrics_and_the_work(two: Cluster) -> 
     texts = {complete(two) for _ in range(12)}
     assert len(texts) == 1
     wait_until(lambda: {received(two) for _ in range(ASKED)} == {12.0})  # once each has heard of the other's
+    lines = [json.loads(line) for line in two.log().splitlines() if line.startswith("{")]
+    assert [line["status"] for line in lines if line["path"] == "/v1/completions"] == [200] * 12
     os.kill(pids["frontend1"], signal.SIGKILL)
     wait_until(lambda: two.pids()["frontend1"] not in (0, pids["frontend1"]) and two.state().ready)
     wait_until(lambda: all(complete(two) in texts for _ in range(4)))
