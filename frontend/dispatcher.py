@@ -20,11 +20,11 @@ from frontend import resubmission
 from frontend.cluster import ClusterView
 from frontend.errors import ApiError
 from frontend.metrics import Metrics
-from frontend.streams import OVERLOADED, ContractError, Run, Sender, Sequence
+from frontend.streams import ERROR, OVERLOADED, REFUSED, ContractError, Run, Sender, Sequence
 from frontend.tracing import Tracing
 from messages.explain import Explained
 from messages.request import Cancel
-from messages.text import Detokenized, Ended, FromTokenizer, Problem, Started, TextDelta, Texts, Tokenized
+from messages.text import Begun, Detokenized, Ended, FromTokenizer, Problem, Started, TextDelta, Texts, Tokenized
 
 
 class Dispatcher:
@@ -77,10 +77,10 @@ class Dispatcher:
         del sequence.run.live[sequence.key]
         sequence.end, sequence.ended = reason, time.monotonic()
         self._metrics.live.set(len(self._live))
-        if sequence.started:
-            self._metrics.finished(reason)
-            self._metrics.e2e.observe(sequence.ended - sequence.run.arrived)
-            self._metrics.request_generation.observe(sequence.tokens)
+        group = sequence.group
+        if sequence.started and group is not None and (group.counted or reason != REFUSED):
+            self._metrics.accepted(group)
+            self._metrics.ended(sequence, reason)
             if self._tracing is not None:
                 self._tracing.ended(sequence)
 
@@ -148,6 +148,9 @@ class Dispatcher:
         if isinstance(message, Texts):
             self._on_texts(message)
             return
+        if isinstance(message, Begun):
+            self._on_begun(message)
+            return
         sequence = self._live.get(message.key)
         if sequence is not None:
             sequence.run.strikes = 0
@@ -160,10 +163,18 @@ class Dispatcher:
         group.prompt_tokens = message.prompt_tokens
         for member in group.sequences:
             member.started = True
-        self._metrics.started.inc(len(group.sequences))
-        self._metrics.prompt_tokens.inc(message.prompt_tokens)
-        self._metrics.request_prompt.observe(message.prompt_tokens)
         sequence.run.accepted()
+
+    def _on_begun(self, message: Begun) -> None:
+        """Raises ContractError. What was told of a sequence before stays: it may have been computed anew."""
+        if not 4 * len(message.keys) == len(message.queued) == len(message.prefilled):
+            raise ContractError(f"{len(message.keys)} keys have begun with columns of {len(message.queued)} and {len(message.prefilled)} bytes")
+        now = time.monotonic()
+        for key, queued, prefilled in zip(message.keys, array("f", message.queued), array("f", message.prefilled), strict=True):
+            sequence = self._live.get(key)
+            if sequence is not None and sequence.group is not None and sequence.begun is None:
+                sequence.begun, sequence.queued, sequence.prefilled = now, queued, prefilled
+                self._metrics.accepted(sequence.group)
 
     def _on_delta(self, sequence: Sequence, message: FromTokenizer) -> None:
         if not isinstance(message, TextDelta):
@@ -217,7 +228,7 @@ class Dispatcher:
             return
         if message.problem is not None or message.finish is None or not sequence.started:
             problem = message.problem or Problem(status=500, code="internal_error", message="The server made a mistake; its log has more.")
-            sequence.run.fail(problem)
+            sequence.run.fail(problem, REFUSED if message.refused else ERROR)
             return
         if (missing := message.completion_tokens - sequence.tokens) > 0:
             self._count(sequence, missing)
@@ -244,4 +255,6 @@ class Dispatcher:
 
     def _first(self, sequence: Sequence, now: float) -> None:
         sequence.first_token = now
+        if sequence.group is not None:
+            self._metrics.accepted(sequence.group)
         self._metrics.first_token.observe(now - sequence.run.arrived)

@@ -18,6 +18,7 @@ from frontend.cluster import Route
 from frontend.errors import ApiError
 from messages.explain import Explain, Explained
 from messages.request import Detokenize, Generate, Tokenize
+from messages.sampling import SamplingParams
 from messages.text import Detokenized, Ended, Problem, TextDelta, Tokenized
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ Event = tuple[int, str | TextDelta | Ended]
 Question = Tokenize | Detokenize | Explain
 Answer = Tokenized | Detokenized | Explained
 
-ABORT, ERROR = "abort", "error"
+ABORT, ERROR, REFUSED = "abort", "error", "refused"
 OVERLOADED = Problem(status=503, code="overloaded", message="The server is overloaded; try again soon.", retry_after=2.0)
 
 
@@ -43,12 +44,16 @@ class Sender(Protocol):
 
 
 class Sequence:
-    """One key at a time. Times are monotonic seconds. `end` is a finish reason, ABORT or ERROR once it has ended (at `ended`), None before.
+    """One key at a time. Times are monotonic seconds. `end` is a finish reason, ABORT, ERROR or REFUSED once it has ended (at `ended`), None before.
 
-    `ids`: the tokens whose text is here, `cached`: those of the prompt that were cached when the first came.
+    `ids`: the tokens whose text is here, `cached`: those of the prompt that were cached when the first came. `begun`: when that was computed, after
+    `queued` seconds in the line and `prefilled` seconds for its prompt.
     """
 
-    __slots__ = ("cached", "end", "ended", "first_token", "group", "ids", "index", "key", "last_token", "run", "started", "tokens")
+    __slots__ = (
+        "begun", "cached", "end", "ended", "first_token", "group", "ids", "index", "key", "last_token", "prefilled", "queued", "run", "started",
+        "tokens",
+    )  # fmt: skip
 
     def __init__(self, key: int, index: int, run: "Run", group: "Group | None") -> None:
         self.key = key
@@ -59,6 +64,8 @@ class Sequence:
         self.tokens = 0
         self.ids = array("i")
         self.cached = 0
+        self.begun: float | None = None
+        self.queued = self.prefilled = 0.0
         self.first_token: float | None = None
         self.last_token: float | None = None
         self.end: str | None = None
@@ -66,13 +73,14 @@ class Sequence:
 
 
 class Group:
-    """The sequences that share one prompt, and the prompt's numbers once known. `request`: as it was first sent."""
+    """The sequences that share one prompt, and the prompt's numbers once known. `request`: as it was first sent; `counted`: it is in the metrics."""
 
-    __slots__ = ("cached_tokens", "prompt_tokens", "request", "sequences")
+    __slots__ = ("cached_tokens", "counted", "prompt_tokens", "request", "sequences")
 
     def __init__(self, request: Generate) -> None:
         self.request = request
         self.sequences: list[Sequence] = []
+        self.counted = False
         self.prompt_tokens: int | None = None
         self.cached_tokens = 0
 
@@ -80,7 +88,8 @@ class Group:
 class Run:
     """What one HTTP request waits for. Made by `Dispatcher.open`; `close` must be called in every path.
 
-    `writer`, once there is one, takes the events of each turn of the loop; it gives False when it cannot now, and `held` ends then.
+    `n`, `max_tokens` and `sampling` are those of its last prompt. `writer`, once there is one, takes the events of each turn of the loop; it gives
+    False when it cannot now, and `held` ends then.
 
     `question`: what is asked, in a run that does not generate. `route` is the way it was sent, None while it waits for one; `sent`: it was sent
     once. `strikes`: how often it was cut off since something came for it.
@@ -94,6 +103,9 @@ class Run:
         self.groups: list[Group] = []
         self.live: dict[int, Sequence] = {}
         self.completion_tokens = 0
+        self.n = 1
+        self.max_tokens: int | None = None
+        self.sampling: SamplingParams | None = None
         self.writer: Callable[[], bool] | None = None
         self._dispatcher = dispatcher
         self._events: list[Event] = []
@@ -118,6 +130,7 @@ class Run:
     def generate(self, message: Generate) -> None:
         """Send one prompt, or let it wait for a way; its choices get the next indexes. Raises ApiError 503 when the tokenizer's queue is full."""
         group = Group(message)
+        self.n, self.max_tokens, self.sampling = len(message.keys), message.stop.max_tokens, message.sampling
         first = sum(len(other.sequences) for other in self.groups)
         self.groups.append(group)
         group.sequences = [Sequence(key, first + number, self, group) for number, key in enumerate(message.keys)]

@@ -76,8 +76,16 @@ class Texts(msgspec.Struct, frozen=True, tag="texts"):
     cached: dict[Key, int] = {}
 
 
+class Begun(msgspec.Struct, frozen=True, tag="begun"):
+    """The first token of each of `keys` has been computed; their text comes after this. `queued` and `prefilled` as in `messages.tokens.Tokens`."""
+
+    keys: list[Key]
+    queued: bytes
+    prefilled: bytes
+
+
 class Ended(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="ended"):
-    """The last message of a key: a finish reason (`stop`, `length`) or a problem, exactly one of them.
+    """The last message of a key: a finish reason (`stop`, `length`) or a problem, exactly one of them. `refused`: it was never let in.
 
     The fields that a TextDelta has are as there. `tokens` counts `ids`. `stop_reason` is the stop string or stop token id that matched, None for an
     end token. Totals are of the whole sequence. `embedding` f32 is that of the prompt, of length 1, if one was asked for.
@@ -86,6 +94,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="
     key: Key
     finish: str | None = None
     problem: Problem | None = None
+    refused: bool = False
     text: str = ""
     tokens: int = 0
     logprobs: list[TokenLogprob] = []
@@ -109,4 +118,4 @@ class Detokenized(msgspec.Struct, frozen=True, tag="detokenized"):
     text: str
 
 
-FromTokenizer = Started | Texts | TextDelta | Ended | Tokenized | Detokenized | Explained
+FromTokenizer = Started | Begun | Texts | TextDelta | Ended | Tokenized | Detokenized | Explained

@@ -2,14 +2,17 @@
 
 import contextlib
 import http.client
+import json
 import os
 import re
 import signal
-import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.support.cluster import Cluster, running_cluster
 from tests.system.test_cluster_lifecycle import client_stream, complete, get, wait_until
@@ -30,15 +33,21 @@ def running(cluster: Cluster) -> list[dict[str, Any]]:
     return data
 
 
-def test_two_frontends_share_the_port_the_metrics_and_the_work(models: Path) -> None:
-    with running_cluster(models / "rand-byte", "--frontends", "2", "--threads", "1") as cluster:
-        pids = cluster.pids()
-        assert {"frontend0", "frontend1"} < pids.keys()
-        texts = {complete(cluster) for _ in range(12)}
-        assert len(texts) == 1
-        time.sleep(1.2)  # longer than a heartbeat and a turn of the feed
-        assert {received(cluster) for _ in range(ASKED)} == {12.0}
-        _one_dies(cluster, pids["frontend1"], texts)
+@pytest.fixture(scope="module")
+def two(models: Path) -> Iterator[Cluster]:
+    with running_cluster(models / "rand-byte", "--frontends", "2", "--access-log", "-") as cluster:
+        yield cluster
+
+
+def test_two_frontends_share_the_port_the_metrics_and_the_work(two: Cluster) -> None:
+    pids = two.pids()
+    assert {"frontend0", "frontend1"} < pids.keys()
+    texts = {complete(two) for _ in range(12)}
+    assert len(texts) == 1
+    wait_until(lambda: {received(two) for _ in range(ASKED)} == {12.0})  # once each has heard of the other's
+    lines = [json.loads(line) for line in two.log().splitlines() if line.startswith("{")]
+    assert [line["status"] for line in lines if line["path"] == "/v1/completions"] == [200] * 12
+    _one_dies(two, pids["frontend1"], texts)
 
 
 def _one_dies(cluster: Cluster, pid: int, texts: set[str]) -> None:
@@ -76,16 +85,15 @@ def ending(stream: http.client.HTTPResponse) -> bytes:
     return lines[-1] if lines[-1] == b"data: [DONE]\n" else b""
 
 
-def test_any_frontend_knows_the_requests_of_all(models: Path) -> None:
-    with running_cluster(models / "rand-byte", "--frontends", "2", "--threads", "1") as cluster:
-        with client_stream(cluster, 1900) as answer:
-            name = running(cluster)[0]["id"]
-            url = f"{cluster.url}/v1/requests/{name}"
-            assert {request["id"] for _ in range(ASKED) for request in running(cluster)} == {name}
-            assert {get(url)[1]["state"] for _ in range(ASKED)} == {"decode"}
-            cancelled = [get(urllib.request.Request(url, method="DELETE")) for _ in range(ASKED)]
-            assert {(status, card["state"]) for status, card in cancelled} == {(200, "cancelled")}
-            assert b'"cancelled"' in answer.read()
-        assert {get(url)[1]["state"] for _ in range(ASKED)} == {"cancelled"}
-        assert running(cluster) == []
-        assert {get(f"{cluster.url}/v1/requests/nobody")[0] for _ in range(ASKED)} == {404}
+def test_any_frontend_knows_the_requests_of_all(two: Cluster) -> None:
+    with client_stream(two, 1900) as answer:
+        name = running(two)[0]["id"]
+        url = f"{two.url}/v1/requests/{name}"
+        assert {request["id"] for _ in range(ASKED) for request in running(two)} == {name}
+        assert {get(url)[1]["state"] for _ in range(ASKED)} == {"decode"}
+        cancelled = [get(urllib.request.Request(url, method="DELETE")) for _ in range(ASKED)]
+        assert {(status, card["state"]) for status, card in cancelled} == {(200, "cancelled")}
+        assert b'"cancelled"' in answer.read()
+    assert {get(url)[1]["state"] for _ in range(ASKED)} == {"cancelled"}
+    assert running(two) == []
+    assert {get(f"{two.url}/v1/requests/nobody")[0] for _ in range(ASKED)} == {404}

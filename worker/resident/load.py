@@ -3,11 +3,13 @@
 import gc
 import logging
 from collections.abc import Callable
+from typing import Any
 
 import torch
+import triton
 
 from kernels.backend import Kernels
-from kernels.launch import instead
+from kernels.launch import instead, settle_keys
 from worker.args import WorkerArgs
 from worker.compilers import Compilers
 from worker.decoder import Decoder
@@ -37,6 +39,7 @@ def make_resident(
     torch.cuda.synchronize(device)  # the weights were made on the default stream
     torch.cuda.set_stream(torch.cuda.Stream(device))
     share = args.gpu_memory_utilization
+    settle_keys()
 
     def measured(tokens: int) -> Budget:
         with instead(lambda *launch: None):
@@ -48,7 +51,14 @@ def make_resident(
     if compilers is not None:
         compilers.wait(PATIENCE_SECONDS)
     engine.begin()
+    triton.knobs.compilation.listener = _tell_late
     return engine
+
+
+def _tell_late(*, src: Any, times: Any, cache_hit: bool, **more: object) -> None:
+    """A step had to wait for one of its kernels. Triton calls this with the times of what it compiled, in microseconds."""
+    seconds = (times.ir_initialization + sum(stage for _, stage in times.lowering_stages) + times.store_results) / 1e6
+    log.info("kernel %s was compiled for a step (%s, %.2f s)", src.name, "known on this machine" if cache_hit else "new", seconds)
 
 
 def trial_engine(
