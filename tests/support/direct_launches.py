@@ -50,7 +50,6 @@ def keys_of(arguments: list[Any], settings: dict[str, Any]) -> tuple[Any, Any]:
     _, specialization, options = binder(*arguments, **settings)
     described = direct.describe(tuple(arguments))
     assert described is not None
-    given = settings.values()
     return (described[0], *direct.settings_key(settings)), compute_cache_key({}, specialization, options)
 
 

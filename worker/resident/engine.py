@@ -28,6 +28,7 @@ from worker.resident.graphs import Graphs, Key, padded_sizes
 from worker.resident.layout import lay_out
 from worker.resident.parcel import Parcel, Parcels
 from worker.resident.penalties import PooledSlots
+from worker.resident.places import NOTHING, Places
 from worker.resident.reader import Asked, Deliver, Launched, Reader, Scoring
 from worker.resident.wishes import FILTERED, PLAIN, SEPARATE, Wishes, wishes_of
 from worker.scores import Found, Scored, compute
@@ -36,8 +37,6 @@ from worker.tracing import Tracing
 
 DRAWN = 0
 """Stands in the host's slots for a last token that only the device knows."""
-UNKNOWN = -1
-"""In the host's copy of the device's rows: no slot, so that it is written again."""
 FEW_TOKENS, MANY_TOKENS = (16, 32, 64), 512
 """Short prompts, which take other kernels than a long one."""
 REHEARSED = 1, 2, 8, 64, 256
@@ -68,7 +67,7 @@ class ResidentEngine:
         self._kernels = kernels
         self._reader = PlanReader(self.slots, cache.blocks, cache.block_size, max_step_tokens)
         self._arena = Arena(max_slots, max_blocks, cache.blocks, self._device)
-        self._rows: I32 = np.full(max_slots, max_slots, np.int32)
+        self._places = Places(self._arena)
         self._graphs = Graphs(self._device, max_slots)
         self._parcels = Parcels(self._device, max_slots, FIRST_WORDS)
         self._wishes: Wishes | None = None  # of the step before, when that was of decode rows only
@@ -140,7 +139,7 @@ class ResidentEngine:
     def _make_room(self) -> None:
         """Give back what steps and graphs kept. The step that failed may have been launched in part, so nothing is known of the rows there."""
         self._short = False
-        self._rows.fill(UNKNOWN)
+        self._places.forget()
         self._graphs.clear()
 
     @torch.inference_mode()
@@ -160,7 +159,7 @@ class ResidentEngine:
             self._prepare(key)
         except torch.OutOfMemoryError:
             self._graphs.refuse(key, "no memory")
-            self._rows.fill(UNKNOWN)
+            self._places.forget()
         except RuntimeError as error:
             raise DeviceError(str(error)) from error
         return True
@@ -173,7 +172,7 @@ class ResidentEngine:
     def _prepare(self, key: Key) -> None:
         """Run a step of dummy rows and make its graph."""
         parcel = self._parcels.take()
-        self._write(parcel, [self._place(np.zeros(0, np.int32), key[0])], [])
+        self._write(parcel, self._places.changes(NOTHING, key[0]), [])
         for _ in range(2):
             self._graphs.run(key, lambda: self._decode(*key))
         parcel.done.record()
@@ -226,19 +225,22 @@ class ResidentEngine:
         parcel = self._parcels.take()
         prompts = len(rows.slot) - rows.decodes
         pairs = self._changes(plan, rows, prompts)
-        sampled = np.concatenate((np.flatnonzero(rows.sample), np.arange(prompts, len(rows.slot))))
-        slot = rows.slot[sampled]
+        mixed = prompts > 0 or len(copies[0]) > 0
+        slot, sampled = rows.slot, NOTHING
+        if mixed:
+            sampled = np.concatenate((np.flatnonzero(rows.sample), np.arange(prompts, len(slot))))
+            slot = slot[sampled]
         self.slots.last[slot] = DRAWN
         same = plan.decode is None and plan.admit is None and not prompts and not self.slots.biased.rows
         wishes = self._wishes if same and self._wishes is not None else wishes_of(self.slots, slot)
         self._wishes = None if prompts else wishes
         scoring = None
-        if prompts or len(copies[0]):
+        if mixed:
             token, asked, scoring = self._mixed(parcel, rows, sampled, wishes, pairs, copies)
         else:
             token, asked = self._decoding(parcel, rows, wishes, pairs)
         if len(slot):
-            parcel.download(token[: len(slot)])
+            parcel.download(token, len(slot))
         parcel.done.record()
         assert self._results is not None  # `start` comes first
         self._results.put(
@@ -269,20 +271,12 @@ class ResidentEngine:
                 slots.note(slot, part, start)
         return pairs
 
-    def _place(self, slot: I32, size: int) -> I32:
-        """Pairs that make the first `size` rows of a decode step those of `slot` and dummies."""
-        wanted = np.full(size, self._arena.dummy, np.int32)
-        wanted[: len(slot)] = slot
-        changed = np.flatnonzero(wanted != self._rows[:size])
-        self._rows[changed] = wanted[changed]
-        return self._arena.column("rows", changed, wanted[changed])
-
     def _write(self, parcel: Parcel, pairs: list[I32], columns: Sequence[I32]) -> list[Tensor]:
         """Send everything up at once and apply the changes; gives the columns on the device."""
         began = time.monotonic()
-        changes = joined(pairs)
         there: list[Tensor] = []
-        if changes.size or columns:
+        if pairs or columns:
+            changes = joined(pairs)
             words, *there = parcel.upload([changes, *columns])
             if changes.size:
                 self._kernels.write_words(self._arena.words, words)
@@ -295,8 +289,7 @@ class ResidentEngine:
     def _decoding(self, parcel: Parcel, rows: Rows, wishes: Wishes, pairs: list[I32]) -> tuple[Tensor, Asked | None]:
         """A step of decode rows only: from its graph, but for sampling that few rows ask for."""
         size = self._graphs.padded(len(rows.slot)) if len(rows.slot) else 0
-        pairs.append(self._place(rows.slot, size))
-        there = self._write(parcel, pairs, [*wishes.columns, *wishes.bias])
+        there = self._write(parcel, pairs + self._places.changes(rows.slot, size), [*wishes.columns, *wishes.bias])
         if not size:
             return self._arena.rows[:0], None
         out = self._graphs.run((size, wishes.mode), lambda: self._decode(size, wishes.mode))
