@@ -2,7 +2,7 @@
 
 The first launch of every kind goes through Triton, which compiles and loads what it needs; what it then calls is remembered by a key that
 tells apart all that Triton compiles differently for. Settings of the environment that Triton reads at every launch count at the first one only.
-This is written against the inside of the Triton versions in `STYLES`: with others, in the interpreter and on other devices there are no such launches.
+This is written against the inside of the Triton versions in `STYLES`; with others, and in the interpreter, there are no such launches.
 """
 
 import inspect

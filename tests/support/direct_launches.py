@@ -46,7 +46,7 @@ def some_argument(random: random.Random) -> Any:
 
 def keys_of(arguments: list[Any], settings: dict[str, Any]) -> tuple[Any, Any]:
     """Ours, and Triton's."""
-    _, _, _, backend, binder = _sample.device_caches[0]
+    *_, binder = _sample.device_caches[0]
     _, specialization, options = binder(*arguments, **settings)
     described = direct.describe(tuple(arguments))
     assert described is not None

@@ -190,7 +190,8 @@ class ResidentEngine:
         layout = lay_out(rows, np.zeros(min(self.slots.count, tokens + decodes), np.int64), self._tile)
         parcel = self._parcels.take()
         columns = self._write(parcel, [], layout.columns)
-        self._draw(self._logits(columns, decodes), columns[-1], filtered=filtered)
+        logits, slot = self._logits(columns, decodes), columns[-1]
+        self._draw(logits, slot, self._kernels.sampling_columns(self._arena.columns, slot), filtered=filtered)
         parcel.done.record()
         parcel.done.synchronize()
         self._parcels.give(parcel)
@@ -302,10 +303,11 @@ class ResidentEngine:
         """The launches of a decode step of `size` rows: their tokens, or their logits when they are sampled separately."""
         slot = self._arena.rows[:size]
         token, position = torch.empty(2, size, dtype=torch.int32, device=self._device)
-        self._kernels.begin_rows(self._arena.columns, slot, token, position)
+        begin = self._kernels.begin_rows if mode == SEPARATE else self._kernels.start_rows
+        columns = begin(self._arena.columns, slot, token, position)
         tiles = slot.new_empty(0, 2)
         logits = self._forward(token, slot, position, tiles, None, size)
-        return logits if mode == SEPARATE else self._draw(logits, slot, filtered=mode == FILTERED)
+        return logits if columns is None else self._draw(logits, slot, columns, filtered=mode == FILTERED)
 
     def _mixed(
         self, parcel: Parcel, rows: Rows, sampled: np.ndarray, wishes: Wishes, pairs: list[I32], copies: tuple[I32, I32]
@@ -358,20 +360,14 @@ class ResidentEngine:
 
     # Sampling
 
-    def _batch(self, slot: Tensor, filtered: bool) -> SamplingBatch:
-        temperature, top_p, min_p, top_k, seed, position = self._kernels.sampling_columns(self._arena.columns, slot)
-        return SamplingBatch(
-            temperature=temperature, top_p=top_p, min_p=min_p, top_k=top_k, seed=seed, position=position,
-            random=[0], filtered=[0] if filtered else [],
-        )  # fmt: skip
-
-    def _draw(self, logits: Tensor, slot: Tensor, filtered: bool) -> Tensor:
-        out = self._kernels.sample(logits, self._batch(slot, filtered))
+    def _draw(self, logits: Tensor, slot: Tensor, columns: tuple[Tensor, ...], filtered: bool) -> Tensor:
+        out = self._kernels.sample(logits, _batch(columns, filtered))
         return self._kernels.finish_rows(self._arena.columns, slot, out.token, out.finite)
 
     def _sample(self, parcel: Parcel, logits: Tensor, slot: Tensor, wishes: Wishes, there: list[Tensor]) -> tuple[Tensor, Asked | None]:
         """Sample with everything the rows wish for; `there`: the wishes' columns on the device."""
-        batch = replace(self._batch(slot, wishes.filtered), logprob_rows=wishes.logprob_rows, logprob_counts=wishes.logprob_counts)
+        batch = _batch(self._kernels.sampling_columns(self._arena.columns, slot), wishes.filtered)
+        batch = replace(batch, logprob_rows=wishes.logprob_rows, logprob_counts=wishes.logprob_counts)
         own = len(wishes.columns)
         if wishes.penal:
             row, owner, factors = there[:own]
@@ -384,6 +380,15 @@ class ResidentEngine:
         if wishes.bias:
             self.slots.biased.sampled(there[own:], token)
         return token, _ask(parcel, out, wishes)
+
+
+def _batch(columns: tuple[Tensor, ...], filtered: bool) -> SamplingBatch:
+    """Of rows with these sampling columns, all of them drawn as the device reads the columns."""
+    temperature, top_p, min_p, top_k, seed, position = columns
+    return SamplingBatch(
+        temperature=temperature, top_p=top_p, min_p=min_p, top_k=top_k, seed=seed, position=position,
+        random=[0], filtered=[0] if filtered else [],
+    )  # fmt: skip
 
 
 def _ask(parcel: Parcel, out: Sampled, wishes: Wishes) -> Asked | None:
