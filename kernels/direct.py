@@ -139,6 +139,7 @@ def call_of(compiled: object, values: list[Any], constants: int) -> Call | None:
         return None
     maps = [Map(place, meta, str(meta)) for place, meta in zip(places, metas, strict=True)]
     options = compiled.function, launcher.launch_cooperative_grid, launcher.launch_pdl
+    before: Arguments
     if STYLE == FLAT:
         before = *options, None, None, compiled.packed_metadata, None, None, None
     else:
@@ -164,7 +165,7 @@ class Kernel:
             self.kernel[grid](*arguments, **settings)
             return
         code, values = described
-        active = triton.runtime.driver.active
+        active: Any = triton.runtime.driver.active
         key = active.get_current_device(), code, *settings_key(settings)
         call = self._calls.get(key)
         if call is not None:
