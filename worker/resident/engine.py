@@ -318,12 +318,12 @@ class ResidentEngine:
         asked = rows.scored
         scored = [] if asked is None else [asked.index.astype(np.int32), asked.token, asked.pool_index.astype(np.int32)]
         there = self._write(parcel, pairs, [*copies, *columns, *wishes.columns, *wishes.bias, *scored])
-        source, target = there[0].long(), there[1].long()
-        if len(source):
+        if len(copies[0]):
+            source, target = there[0].long(), there[1].long()
             self._kernels.copy_blocks(self.cache.k, source, target)
             self._kernels.copy_blocks(self.cache.v, source, target)
         if layout is None:
-            return source, None, None
+            return there[0], None, None
         drawn = there[7]
         x = self._hidden_of(there[2:8], rows.decodes)
         scoring = None if asked is None else self._score(parcel, x, asked, there[-3:])
