@@ -87,3 +87,8 @@ def run(kernel: Any, grid: tuple[int, ...], *arguments: Any, **settings: Any) ->
 def power_of_two(size: int) -> int:
     """The smallest power of two that is at least `size`."""
     return 1 << (size - 1).bit_length()
+
+
+def cdiv(size: int, part: int) -> int:
+    """How many parts of at most `part` there are in `size`; as `triton.cdiv`, which takes the host as long as half a launch."""
+    return -(-size // part)

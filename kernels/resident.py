@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.launch import NEVER, launch, trigger, wait
+from kernels.launch import NEVER, cdiv, launch, trigger, wait
 from kernels.reference.resident import Columns
 
 BLOCK = 256
@@ -24,7 +24,7 @@ def _write(arena_ptr: tl.tensor, index_ptr: tl.tensor, word_ptr: tl.tensor, coun
 def write_words(arena: Tensor, pairs: Tensor) -> None:
     """arena[pairs[0]] = pairs[1] for int32 `pairs` [2, N]. Pairs of one index hold the same word."""
     count = pairs.shape[1]
-    launch(_write, (-(-count // BLOCK),), NEVER, arena, pairs[0], pairs[1], count, BLOCK=BLOCK, num_warps=4)
+    launch(_write, (cdiv(count, BLOCK),), NEVER, arena, pairs[0], pairs[1], count, BLOCK=BLOCK, num_warps=4)
 
 
 @triton.jit
@@ -80,7 +80,7 @@ def start_rows(columns: Columns, slot_R: Tensor, token_R: Tensor, position_R: Te
 def _run_begin(columns: Columns, slot_R: Tensor, token_R: Tensor, position_R: Tensor, places: tuple[Tensor, Tensor] | None) -> None:
     rows, dummy = slot_R.shape[0], columns.length.shape[0] - 1
     launch(
-        _begin, (-(-rows // BLOCK),), rows, columns.length, columns.last, columns.temperature, columns.top_p, columns.min_p, columns.top_k,
+        _begin, (cdiv(rows, BLOCK),), rows, columns.length, columns.last, columns.temperature, columns.top_p, columns.min_p, columns.top_k,
         columns.seed, slot_R, token_R, position_R, *(places or (None, None)), rows,
         SAMPLED=places is not None, STRIDE=0 if places is None else places[0].shape[1], DUMMY=dummy, BLOCK=BLOCK, num_warps=4,
     )  # fmt: skip
@@ -88,7 +88,7 @@ def _run_begin(columns: Columns, slot_R: Tensor, token_R: Tensor, position_R: Te
 
 def _places(slot_R: Tensor) -> tuple[Tensor, Tensor]:
     """Memory for the columns that `_cut` gives."""
-    stride = -(-slot_R.shape[0] // BLOCK) * BLOCK
+    stride = cdiv(slot_R.shape[0], BLOCK) * BLOCK
     return torch.empty(3, stride, device=slot_R.device), torch.empty(3, stride, dtype=torch.int64, device=slot_R.device)
 
 
@@ -116,7 +116,7 @@ def sampling_columns(columns: Columns, slot_R: Tensor) -> tuple[Tensor, ...]:
     """temperature, top_p and min_p (float32), top_k, seed and the position to draw for (int64), one value per row."""
     rows, places = slot_R.shape[0], _places(slot_R)
     launch(
-        _sampling, (-(-rows // BLOCK),), rows, columns.length, columns.temperature, columns.top_p, columns.min_p, columns.top_k, columns.seed,
+        _sampling, (cdiv(rows, BLOCK),), rows, columns.length, columns.temperature, columns.top_p, columns.min_p, columns.top_k, columns.seed,
         slot_R, *places, rows, STRIDE=places[0].shape[1], BLOCK=BLOCK, num_warps=4,
     )  # fmt: skip
     return _cut(places, rows)
@@ -147,7 +147,7 @@ def finish_rows(columns: Columns, slot_R: Tensor, token_R: Tensor, finite_R: Ten
     rows, dummy = slot_R.shape[0], columns.failed.shape[0] - 1
     out = torch.empty(rows, dtype=torch.int32, device=slot_R.device)
     launch(
-        _finish, (-(-rows // BLOCK),), rows, columns.last, columns.failed, slot_R, token_R, finite_R.view(torch.uint8), out, rows,
+        _finish, (cdiv(rows, BLOCK),), rows, columns.last, columns.failed, slot_R, token_R, finite_R.view(torch.uint8), out, rows,
         DUMMY=dummy, BLOCK=BLOCK, num_warps=4,
     )  # fmt: skip
     return out

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from kernels.borders import find_borders
 from kernels.candidates import CAPACITY, FEW, GROUP, choose_threshold, gather, settle
-from kernels.launch import launch, power_of_two, trigger, wait
+from kernels.launch import cdiv, launch, power_of_two, trigger, wait
 from kernels.logits import GREEDY_BELOW, all_finite, read
 from kernels.reference.sampling import Penalties, Sampled, SamplingBatch
 
@@ -195,7 +195,7 @@ class _Columns:
 
     def __init__(self, rows: int, vocab: int, filtered: bool, device: torch.device) -> None:
         self.chunk = GROUPED_CHUNK if filtered else CHUNK
-        self.chunks = triton.cdiv(vocab, self.chunk)
+        self.chunks = cdiv(vocab, self.chunk)
         self.best, self.least, self.mass = torch.empty(3, rows, self.chunks, device=device)
         self.border, self.threshold = torch.empty(2, rows, device=device)
         self.count, self.todo = torch.empty(2, rows, dtype=torch.int32, device=device)
