@@ -21,6 +21,7 @@ START_OPTIONS = {
     *("--frontends", "--log-level", "--startup-timeout", "--gpu-memory-utilization", "--hang-timeout", "-h", "--help"),
     *("--max-queue-tokens", "--run-ahead", "--prefix-cache", "--target-itl", "--record", "--record-tokens"),
     *("--generation-config", "--kv-dtype", "--weights", "--trace"),
+    *("--api-keys", "--tls-cert", "--tls-key", "--cors-origin", "--max-connections"),
 }
 
 
@@ -32,7 +33,7 @@ def command(*path: str) -> argparse.ArgumentParser:
 
 
 def test_commands() -> None:
-    assert set(_choices(command())) == {"cluster", "chat", "generate", "model", "doctor", "simulate", "bench", "trace"}
+    assert set(_choices(command())) == {"cluster", "chat", "generate", "model", "doctor", "simulate", "bench", "trace", "keys"}
     assert set(_choices(command("cluster"))) == {"start", "status", "stop"}
     assert set(_choices(command("model"))) == {"list", "pull", "inspect"}
     assert set(_choices(command("bench"))) == {"serve", "chat", "frontend", "scheduler", "kernels", "offline", "single", "batch64"}
