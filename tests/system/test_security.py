@@ -6,18 +6,24 @@ import stat
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+import zmq
 
 from tests.support.certificates import make_certificate
 from tests.support.cluster import ROOT, Cluster, environment, running_cluster
+from tests.support.frames import INBOXES, Frames
 from transport.key_file import new_key
+from transport.sockets import address
 from transport.tls import pinned_context
 
+OTHER = {"frontend1"}
+"""Gets no frames: one of its kind is enough."""
 OUTSIDE = "a-key-from-the-environment"
 Kept = tuple[Cluster, dict[str, str], Path]
 
@@ -115,3 +121,55 @@ def test_the_run_directory_is_closed(kept: Kept) -> None:
     run_dir = kept[0].run_dir
     assert [stat.S_IMODE(path.stat().st_mode) for path in (run_dir, run_dir / "key")] == [0o700, 0o600]
     assert not stat.S_IMODE(run_dir.parent.stat().st_mode) & 0o077
+
+
+def body_of(kept: Kept) -> Any:
+    status, done = ask(kept, kept[1]["alice"], "POST", "/v1/completions", {"prompt": [5, 6, 7], "max_tokens": 8, "temperature": 0})
+    assert status == 200, done
+    return done["choices"]
+
+
+@pytest.mark.parametrize("count", [150, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
+def test_damaged_frames_at_every_socket(kept: Kept, count: int) -> None:
+    """Whoever gets at a socket of the run directory with frames that are not quite right ends no process and no request of others."""
+    cluster = kept[0]
+    text, before = body_of(kept), {process.name: process for process in cluster.state().processes}
+    memory = {name: psutil.Process(process.pid).memory_info().rss for name, process in before.items()}
+    for name in INBOXES:
+        throw(cluster.run_dir, name, count)
+    wait_for_frames(cluster, {name: process.counters["bad_frames"] + count // 4 for name, process in before.items()})
+    assert body_of(kept) == text
+    after = {process.name: process for process in cluster.state().processes}
+    assert {name: (process.pid, process.restarts) for name, process in after.items()} == {name: (p.pid, p.restarts) for name, p in before.items()}
+    for name, process in after.items():
+        assert psutil.Process(process.pid).memory_info().rss - memory[name] < 100 << 20, name
+    assert "Traceback" not in cluster.log()
+
+
+def throw(run_dir: Path, name: str, count: int) -> None:
+    """At the inbox called `name`; the control socket answers each of them, with an empty frame or a status."""
+    frames = Frames(name, count)
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    socket = context.socket(zmq.REQ if name == "control" else zmq.PUSH)
+    socket.setsockopt(zmq.LINGER, 20_000)
+    socket.setsockopt(zmq.RCVTIMEO, 20_000)
+    socket.setsockopt(zmq.SNDTIMEO, 20_000)
+    socket.connect(address(run_dir, name))
+    try:
+        for _ in range(count if name != "control" else max(20, count // 20)):  # it looks twenty times a second
+            socket.send(frames.next())
+            if name == "control":
+                socket.recv()
+    finally:
+        socket.close()
+        context.term()
+
+
+def wait_for_frames(cluster: Cluster, wanted: dict[str, float]) -> None:
+    deadline = time.monotonic() + 120
+    while True:
+        found = {process.name: process.counters["bad_frames"] for process in cluster.state().processes}
+        if all(found[name] >= count for name, count in wanted.items() if name not in OTHER):
+            return
+        assert time.monotonic() < deadline, (found, wanted)
+        time.sleep(0.1)
