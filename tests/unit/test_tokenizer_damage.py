@@ -19,7 +19,6 @@ from tokenizer_proc.templates import load_template
 from tokenizer_proc.vocabulary import load_vocabulary
 
 FEW = settings(max_examples=40, deadline=5000, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True)
-MANY = settings(FEW, max_examples=1500)
 TALK = [{"role": "user", "content": "Hello"}]
 FILES = ["tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json", "config.json"]
 TEXT = '{% for m in messages %}{{ m.content }}{% endfor %}'
@@ -160,11 +159,17 @@ def test_damaged_gguf(folder: Path, tmp_path: Path, edits: list[tuple[float, int
     check_gguf(folder, tmp_path, edits, keep)
 
 
+MANY: dict[str, tuple[Callable[..., None], dict[str, Any]]] = {
+    "bytes": (check_bytes, {"name": NAMES, "edits": EDITS, "keep": KEEP}),
+    "values": (check_value, {"place": PLACES, "value": JSON | NUMBERS}),
+    "settings": (check_settings, {"name": NAMES.filter(lambda name: name != "tokenizer.json"), "settings": SETTINGS}),
+    "gguf": (check_gguf, {"edits": EDITS, "keep": KEEP}),
+}
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_many_of_each(folder: Path, tmp_path: Path) -> None:
-    MANY(given(name=NAMES, edits=EDITS, keep=KEEP)(lambda name, edits, keep: check_bytes(folder, tmp_path, name, edits, keep)))()
-    MANY(given(place=PLACES, value=JSON | NUMBERS)(lambda place, value: check_value(folder, tmp_path, place, value)))()
-    names = NAMES.filter(lambda name: name != "tokenizer.json")
-    MANY(given(name=names, settings=SETTINGS)(lambda name, settings: check_settings(folder, tmp_path, name, settings)))()
-    MANY(given(edits=EDITS, keep=KEEP)(lambda edits, keep: check_gguf(folder, tmp_path, edits, keep)))()
+@pytest.mark.parametrize("what", MANY)
+def test_many_of_each(folder: Path, tmp_path: Path, what: str) -> None:
+    check, strategies = MANY[what]
+    settings(FEW, max_examples=1500)(given(st.fixed_dictionaries(strategies))(lambda drawn: check(folder, tmp_path, **drawn)))()
