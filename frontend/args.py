@@ -11,8 +11,8 @@ class FrontendArgs(ProcessArgs, frozen=True, kw_only=True):
     `api_keys`: a file of keys (transport.key_file), read again when it changes; `key_lines`: further keys as lines of such a file. With either,
     requests need a key. `tls_cert`, `tls_key`: PEM files, read again too. `cors_origins`: pages that may read answers, "*" for all.
 
-    `head_seconds` and `body_seconds`: how long the headers and the body of a request may take to arrive; `refresh_seconds`: between two looks at
-    those files.
+    `head_seconds` and `body_seconds`: how long the headers and the body of a request may take to arrive; `idle_seconds`: how long a
+    connection may be without a request; `refresh_seconds`: between two looks at those files.
     """
 
     host: str
@@ -30,4 +30,5 @@ class FrontendArgs(ProcessArgs, frozen=True, kw_only=True):
     max_connections: int = 4096
     head_seconds: float = 30.0
     body_seconds: float = 60.0
+    idle_seconds: float = 75.0
     refresh_seconds: float = 1.0

@@ -36,14 +36,12 @@ POLL_SECONDS = 0.1
 DRAIN_SECONDS = 3.5
 GOODBYE_SECONDS = 1.0
 LAST_WORDS_SECONDS = 0.5
-KEEP_ALIVE_SECONDS = 75.0
 MAX_HEADER_BYTES = 16 << 10
 BACKLOG = 1024
 HANDSHAKE_SECONDS = 10.0
 _CONNECTION: dict[str, Any] = {
     "access_log": None,
     "auto_decompress": False,  # frontend.compression does it, with answers of its own
-    "keepalive_timeout": KEEP_ALIVE_SECONDS,
     "max_line_size": MAX_HEADER_BYTES,
     "max_field_size": MAX_HEADER_BYTES,
 }
@@ -101,7 +99,8 @@ class Server:
         where: dict[str, Any] = {"host": self._args.host, "port": self._args.port, "backlog": BACKLOG, "reuse_port": bool(self._args.peers) or None}
         if self._certificate is not None:
             where |= {"ssl": self._certificate.context, "ssl_handshake_timeout": HANDSHAKE_SECONDS, "ssl_shutdown_timeout": HANDSHAKE_SECONDS}
-        listener: asyncio.Server = await loop.create_server(lambda: Connection(server, self._connections, loop=loop, **_CONNECTION), **where)
+        options = {"loop": loop, "keepalive_timeout": self._args.idle_seconds, **_CONNECTION}
+        listener: asyncio.Server = await loop.create_server(lambda: Connection(server, self._connections, **options), **where)
         self._announce(listener.sockets[0].getsockname()[1])
         return listener
 

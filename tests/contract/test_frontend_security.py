@@ -345,3 +345,25 @@ def test_a_port_scan_leaves_no_traceback(site: Site) -> None:
             plain.sendall(junk)
     until(lambda: _is_served(site), "the frontend is gone")
     assert "Traceback" not in site.frontend.log()
+
+
+def test_idle_connections_are_closed() -> None:
+    request = b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n"
+    with tempfile.TemporaryDirectory(prefix="pw-") as folder, running(Path(folder), idle_seconds=0.3) as (frontend, _):
+        for before in (b"", request):
+            with socket.create_connection(("127.0.0.1", frontend.port), timeout=10) as connection:
+                connection.sendall(before)
+                if before:
+                    assert b" 200 " in connection.recv(1000)
+                assert connection.recv(1000) == b""
+
+
+@pytest.mark.slow
+def test_handshakes_that_do_not_come_to_an_end_are_cut(site: Site) -> None:
+    with socket.create_connection(("127.0.0.1", site.frontend.port), timeout=30) as connection:
+        connection.sendall(b"\x16\x03\x01\x02\x00")
+        began = time.monotonic()
+        with contextlib.suppress(ConnectionError):
+            while connection.recv(1000):
+                pass
+        assert time.monotonic() - began < 20

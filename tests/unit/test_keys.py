@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from frontend.access import ANYBODY, Access, Caller
+from frontend.connections import room_for
 from frontend.errors import ApiError
 from launcher.cli import main
 from launcher.errors import LauncherError
@@ -206,3 +207,23 @@ def test_the_key_of_the_environment_goes_no_further(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("PAGEWIRE_API_KEY", "short")
     with pytest.raises(LauncherError, match="16 to 512"):
         security_from(start_options())
+
+
+@pytest.mark.parametrize(
+    ("limits", "connections", "set_to"),
+    [
+        ((1024, 4096), 1000, [(1128, 4096)]),
+        ((1024, 1024), 896, [(1024, 1024)]),
+        ((8192, 8192), 1000, []),
+        ((100, -1), 1000, [(1128, -1)]),
+        ((10, 10), 1, [(10, 10)]),
+    ],
+)
+def test_connections_fit_into_the_limit_of_open_files(
+    monkeypatch: pytest.MonkeyPatch, limits: tuple[int, int], connections: int, set_to: list[tuple[int, int]]
+) -> None:
+    raised: list[tuple[int, int]] = []
+    monkeypatch.setattr("resource.getrlimit", lambda kind: limits)
+    monkeypatch.setattr("resource.setrlimit", lambda kind, pair: raised.append(pair))
+    assert room_for(1000) == connections
+    assert raised == set_to
