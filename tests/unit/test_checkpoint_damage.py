@@ -1,7 +1,6 @@
 """Damaged and hostile checkpoints: whatever the bytes are, the reader ends soon, with a value or a CheckpointError and nothing else."""
 
 import json
-import resource
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ from checkpoint.config import read_config
 from checkpoint.errors import CheckpointError
 from checkpoint.tensors import check_tensors, expected_tensors, open_tensors
 from tests.support.gguf_files import write_twin
+from tests.support.lean import lean
 
 FEW = settings(max_examples=250, deadline=2000, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True)
 VALUES: dict[str, Any] = {
@@ -47,11 +47,10 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def lean() -> Iterator[None]:
+def bounded() -> Iterator[None]:
     """However many damaged files were read, memory has not grown by much."""
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    yield
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 400_000  # KiB
+    with lean():
+        yield
 
 
 def edited(raw: bytes, edits: list[tuple[float, int, int]], end: int, keep: float) -> bytes:

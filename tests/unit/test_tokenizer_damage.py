@@ -1,7 +1,6 @@
 """Damaged and hostile tokenizers: loading ends soon, with a vocabulary that can be used or an error that says what is wrong, and nothing else."""
 
 import json
-import resource
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ from hypothesis import strategies as st
 
 from checkpoint.errors import CheckpointError
 from tests.support.gguf_files import write_twin
+from tests.support.lean import lean
 from tests.unit.test_checkpoint_damage import EDITS, JSON, NUMBERS, edited
 from tokenizer_proc.errors import RequestError, VocabularyError
 from tokenizer_proc.templates import load_template
@@ -41,11 +41,10 @@ def folder(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def lean() -> Iterator[None]:
+def bounded() -> Iterator[None]:
     """However many damaged files were read, memory has not grown by much."""
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    yield
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 400_000  # KiB
+    with lean():
+        yield
 
 
 def use(path: Path) -> None:
@@ -133,6 +132,24 @@ NAMES = st.sampled_from(FILES)
 def test_the_sound_ones_work(folder: Path, tmp_path: Path) -> None:
     use(copy(folder, tmp_path))
     use(folder.parent / "twin.gguf")
+
+
+@pytest.mark.parametrize("number", [1 << 24, (1 << 31) - 1, (1 << 32) - 1])
+def test_ids_are_bounded(folder: Path, tmp_path: Path, number: int) -> None:
+    model = copy(folder, tmp_path)
+    document = json.loads((model / "tokenizer.json").read_text())
+    (model / "tokenizer.json").write_text(json.dumps(changed(document, ["model", "vocab", "!"], number)))
+    with pytest.raises(VocabularyError, match=f"token ids up to {number}"):
+        load_vocabulary(model)
+
+
+def test_texts_of_tokens_are_bounded(folder: Path, tmp_path: Path) -> None:
+    model = copy(folder, tmp_path)
+    document = json.loads((model / "tokenizer.json").read_text())
+    document["decoder"] = {"type": "Replace", "pattern": {"String": ""}, "content": "x" * 1_000_000}
+    (model / "tokenizer.json").write_text(json.dumps(document))
+    with pytest.raises(VocabularyError, match="of one token"):
+        load_vocabulary(model)
 
 
 @FEW
