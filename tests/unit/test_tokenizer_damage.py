@@ -152,6 +152,25 @@ def test_texts_of_tokens_are_bounded(folder: Path, tmp_path: Path) -> None:
         load_vocabulary(model)
 
 
+@pytest.mark.parametrize("listed", [{"": None}, {"x": {"content": "a"}}, {"5": None}, {"5": {"content": 1}}, {"9" * 5000: {"content": "a"}}])
+def test_added_tokens_that_are_none(folder: Path, tmp_path: Path, listed: Any) -> None:
+    model = copy(folder, tmp_path)
+    (model / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": listed}))
+    with pytest.raises(VocabularyError, match="added_tokens_decoder"):
+        load_vocabulary(model)
+
+
+def test_a_panic_of_the_library_is_an_error(folder: Path, tmp_path: Path) -> None:
+    model = copy(folder, tmp_path)
+    document = json.loads((model / "tokenizer.json").read_text())
+    special = {"SpecialToken": {"id": "<nowhere>", "type_id": 0}}
+    single = [special, {"Sequence": {"id": "A", "type_id": 0}}]
+    document["post_processor"] = {"type": "TemplateProcessing", "single": single, "pair": single, "special_tokens": {}}
+    (model / "tokenizer.json").write_text(json.dumps(document))
+    with pytest.raises(VocabularyError, match=r"tokenizer\.json cannot be used"):
+        load_vocabulary(model)
+
+
 @FEW
 @given(name=NAMES, edits=EDITS, keep=KEEP)
 def test_damaged_files(folder: Path, tmp_path: Path, name: str, edits: list[tuple[float, int, int]], keep: float) -> None:
