@@ -13,6 +13,7 @@ from frontend.cors import Cors
 from frontend.errors import ApiError, invalid, too_large
 from frontend.metrics import Metrics
 from frontend.peers import Peers
+from frontend.record import Watcher
 from frontend.register import Register
 from frontend.streams import Dispatcher
 
@@ -29,6 +30,7 @@ class Core:
     peers: Peers = field(default_factory=lambda: Peers("", {}))
     access: Access = field(default_factory=Access)
     cors: Cors = field(default_factory=Cors)
+    watchers: tuple[Watcher, ...] = ()
 
     def check_model(self, name: str | None) -> None:
         """A request without a model gets the served one. Raises ApiError 404 for any other name."""

@@ -14,6 +14,7 @@ from frontend.completions import refuse_long_ids
 from frontend.core import Core, read_body
 from frontend.errors import ApiError, invalid
 from frontend.middleware import REQUEST_ID
+from frontend.record import RECORD
 from frontend.register import Entry
 from frontend.schema import EmbeddingRequest
 from frontend.streams import Event
@@ -56,6 +57,7 @@ async def embeddings(core: Core, http: web.Request) -> web.Response:
     run = core.dispatcher.open()
     caller = http[CALLER]
     entry = Entry(f"embd-{secrets.token_hex(16)}", http[REQUEST_ID], http.path, False, request.priority, run, caller.name)
+    http[RECORD].entry = entry
     core.register.enter(entry)
     try:
         for prompt in prompts:

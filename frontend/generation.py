@@ -13,6 +13,7 @@ from frontend.access import CALLER
 from frontend.answers import Answer, Piece, Usage, usage
 from frontend.core import Core
 from frontend.middleware import REQUEST_ID
+from frontend.record import RECORD
 from frontend.register import Entry
 from frontend.schema import GenerationRequest
 from frontend.sse import EventStream
@@ -50,6 +51,7 @@ async def answer(core: Core, http: web.Request, job: Job, shapes: Answer) -> web
     name = shapes.id_prefix + secrets.token_hex(16)
     caller = http[CALLER]
     entry = Entry(name, http[REQUEST_ID], http.path, job.request.stream, job.request.priority, run, caller.name)
+    http[RECORD].entry = entry
     core.register.enter(entry)
     try:
         for prompt in job.prompts:

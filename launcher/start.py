@@ -27,6 +27,7 @@ from launcher.rundir import LOG, ClusterInfo, RunDir, belongs_to_cluster
 from launcher.security import security_from
 from launcher.sizes import sizes_from
 from launcher.specs import ClusterOptions, cluster_specs
+from launcher.watching import access_descriptor, watching_from
 
 PROBE_SECONDS = 0.5
 DETACHED_VARIABLE = "PAGEWIRE_DETACHED"
@@ -58,6 +59,7 @@ def options_from(args: argparse.Namespace) -> ClusterOptions:
     record = _new_recording(args.record, args.record_tokens)
     trace = None if args.trace is None else new_file("--trace", args.trace, "a trace")
     security = security_from(args)
+    watching = watching_from(args)
     port = free_port(args.host, args.port)
     found = models.resolve(args.model)
     return ClusterOptions(
@@ -95,6 +97,7 @@ def options_from(args: argparse.Namespace) -> ClusterOptions:
         hang_timeout=args.hang_timeout,
         created=int(time.time()),
         security=security,
+        **watching,
     )
 
 
@@ -152,8 +155,8 @@ def serve(options: ClusterOptions, run_dir: RunDir, report_fd: int = -1) -> int:
         run_dir.write_key(key)
         run_dir.write_info(_info(options))
         timeouts = (options.startup_timeout, options.hang_timeout)
-        with traced(options.trace) as trace:
-            specs = cluster_specs(msgspec.structs.replace(options, trace=trace, security=security), str(run_dir.folder))
+        with traced(options.trace) as trace, access_descriptor(options.access_log) as descriptor:
+            specs = cluster_specs(msgspec.structs.replace(options, trace=trace, security=security), str(run_dir.folder), descriptor)
             code = Supervisor(specs, run_dir.folder, options.model_name, audience, *timeouts, lambda: serves(options.url)).run()
     finally:
         if code != 0:

@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parents[2]
 MODEL = "tiny"
 CONTEXT = 2048
 FRONTEND = "frontend0"
-TIMEOUT = 10.0
+TIMEOUT = 30.0
 
 Message = Generate | Cancel | Tokenize | Detokenize | Explain
 Script = Callable[[Message], Iterable[FromTokenizer]]
@@ -138,7 +138,7 @@ class Peers:
 
 
 def start(run_dir: Path, port: int, body_limit: int, log: IO[str], **more: Any) -> subprocess.Popen[str]:
-    """The frontend process; its log goes to the open file `log`. `more`: further arguments of it."""
+    """The frontend process; its log goes to the open file `log`. `more`: other arguments of it."""
     args = FrontendArgs(
         name=FRONTEND,
         incarnation=1,
@@ -261,7 +261,7 @@ def events(answer: bytes) -> list[Any]:
 
 @contextlib.contextmanager
 def running(run_dir: Path, ready: bool = True, body_limit: int = 1 << 20, **more: Any) -> Iterator[tuple[Frontend, Peers]]:
-    """A frontend with its peers; ready when `ready`. `more`: further arguments of the frontend."""
+    """A frontend with its peers; ready when `ready`. `more`: other arguments of the process."""
     with contextlib.ExitStack() as stack:
         peers = Peers(run_dir)
         stack.callback(peers.close)
