@@ -109,7 +109,7 @@ def test_a_stream_with_usage_in_every_chunk(ready: Pair, path: str) -> None:
     assert last["usage"] == {"prompt_tokens": 5, "completion_tokens": 4, "total_tokens": 9, "prompt_tokens_details": {"cached_tokens": 0}}
     counts = [chunk["usage"]["completion_tokens"] for chunk in chunks]
     assert counts == sorted(counts)
-    assert all(chunk["usage"] == {"prompt_tokens": 5, "completion_tokens": count, "total_tokens": 5 + count} for chunk, count in zip(chunks, counts, strict=True))
+    assert all(chunk["usage"] == {"prompt_tokens": 5, "completion_tokens": n, "total_tokens": 5 + n} for chunk, n in zip(chunks, counts, strict=True))
     assert all(len(chunk["choices"]) == 1 for chunk in chunks)
     if path == TEXT_PATH:
         assert "".join(chunk["choices"][0]["text"] for chunk in chunks if chunk["choices"][0]["index"] == 1) == "Hello world"
