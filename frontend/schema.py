@@ -31,9 +31,9 @@ Messages = Annotated[list[dict[str, Any]], msgspec.Meta(min_length=1)]
 class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
     """`include_obfuscation` is accepted at false only; `continuous_usage_stats` (usage so far in every chunk) needs `include_usage`."""
 
-    include_usage: bool = False
-    include_obfuscation: bool = False
-    continuous_usage_stats: bool = False
+    include_usage: bool | None = False
+    include_obfuscation: bool | None = False
+    continuous_usage_stats: bool | None = False
 
 
 class GenerationRequest(msgspec.Struct, kw_only=True):

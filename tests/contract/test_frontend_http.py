@@ -189,6 +189,16 @@ def test_stream_options_without_a_stream_are_refused(ready: Pair, path: str) -> 
         assert status == 200 or answer["error"]["param"] == "stream_options"
 
 
+@pytest.mark.parametrize("path", ["/chat/completions", "/v1/chat/completions/", "//v1/models", "/v1/../version", "/v1/chat%2Fcompletions", "/v1"])
+@pytest.mark.parametrize("method", ["GET", "POST", "HEAD", "OPTIONS"])
+def test_other_paths_are_404(ready: Pair, method: str, path: str) -> None:
+    status, headers, body = ready[0].call(method, path, b"{}")
+    assert (status, headers["content-type"]) == (404, "application/json")
+    if method != "HEAD":
+        error = json.loads(body)["error"]
+        assert (error["code"], error["message"]) == ("not_found", f"There is nothing at {path}; /docs says what there is.")
+
+
 def test_probes_are_not_in_the_log(ready: Pair) -> None:
     frontend, _ = ready
     for path in ("/health", "/health/live", "/health/ready", "/health/startup", "/metrics", "/version"):

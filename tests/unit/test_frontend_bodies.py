@@ -289,7 +289,7 @@ def test_stream_options_need_a_stream(options: dict[str, Any]) -> None:
     "options", [{"include_obfuscation": True}, {"continuous_usage_stats": True}, {"include_usage": True, "include_obfuscation": True}], ids=str
 )
 def test_stream_options_that_are_not_honoured(options: dict[str, bool]) -> None:
-    for taken in (dict.fromkeys(options, False), {"include_usage": True, "continuous_usage_stats": True}):
+    for taken in (dict.fromkeys(options, False), dict.fromkeys(options), {"include_usage": True, "continuous_usage_stats": True}):
         chat(stream=True, stream_options=taken).check_stream_options()
     with pytest.raises(ApiError, match=list(options)[-1]):
         chat(stream=True, stream_options=options).check_stream_options()
