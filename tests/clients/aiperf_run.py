@@ -16,11 +16,11 @@ TOKENS = 16
 KINDS = ("chat", "completions")
 
 
-def run(url: str, model: Path, kind: str, folder: Path) -> dict[str, Any]:
+def run(aiperf: Path, url: str, model: Path, kind: str, folder: Path) -> dict[str, Any]:
     """What it says of one run."""
     out = folder / kind
     command = [
-        str(program("aiperf", "aiperf")), "profile", "--model", model.name, "--url", url, "--endpoint-type", kind, "--streaming",
+        str(aiperf), "profile", "--model", model.name, "--url", url, "--endpoint-type", kind, "--streaming",
         "--tokenizer", str(model), "--request-count", str(REQUESTS), "--concurrency", "4", "--synthetic-input-tokens-mean", "50",
         "--output-tokens-mean", str(TOKENS), "--extra-inputs", "ignore_eos:true", "--artifact-dir", str(out), "--ui", "none",
     ]  # fmt: skip
@@ -32,10 +32,10 @@ def run(url: str, model: Path, kind: str, folder: Path) -> dict[str, Any]:
 
 
 def main() -> int:
-    wrong = 0
+    wrong, aiperf = 0, program("aiperf", "aiperf")
     with served("rand-byte") as (cluster, folder):
         for kind in KINDS:
-            found = run(cluster.url, folder / cluster.model, kind, folder)
+            found = run(aiperf, cluster.url, folder / cluster.model, kind, folder)
             count, errors, tokens = found["request_count"]["avg"], found["error_summary"], found["usage_completion_tokens"]
             print(f"{kind}: {count:.0f} of {REQUESTS} answered, {len(errors)} kinds of error, tokens {tokens['min']:.0f} to {tokens['max']:.0f}")
             for error in errors[:1]:

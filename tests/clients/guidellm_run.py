@@ -16,11 +16,11 @@ PROMPT_TOKENS, TOKENS = 50, 16
 PATHS = ("/v1/chat/completions", "/v1/completions")
 
 
-def run(url: str, model: Path, path: str, folder: Path) -> dict[str, Any]:
+def run(guidellm: Path, url: str, model: Path, path: str, folder: Path) -> dict[str, Any]:
     """The requests of one run, by how they ended."""
     out = folder / "out.json"
     command = [
-        str(program("guidellm", "guidellm")), "run", "--disable-console-interactive", "--profile", "kind=concurrent,streams=4",
+        str(guidellm), "run", "--disable-console-interactive", "--profile", "kind=concurrent,streams=4",
         "--backend", f"kind=openai_http,target={url},model={model.name},request_format={path}",
         "--constraint", f"kind=max_requests,count={REQUESTS}", "--tokenizer", f"kind=huggingface_auto,model={model}",
         "--data", f"kind=synthetic_text,prompt_tokens={PROMPT_TOKENS},output_tokens={TOKENS}", "--output", f"kind=json,path={out}",
@@ -34,10 +34,10 @@ def run(url: str, model: Path, path: str, folder: Path) -> dict[str, Any]:
 
 
 def main() -> int:
-    wrong = 0
+    wrong, guidellm = 0, program("guidellm", "guidellm")
     with served("rand-byte") as (cluster, folder):
         for path in PATHS:
-            found = run(cluster.url, folder / cluster.model, path, folder)
+            found = run(guidellm, cluster.url, folder / cluster.model, path, folder)
             good, bad = found["successful"], [*found["errored"], *found["incomplete"]]
             lengths = {request["output_metrics"]["text_tokens"] for request in good}
             print(f"{path}: {len(good)} of {REQUESTS} answered, {len(bad)} errors, tokens {sorted(lengths)}")

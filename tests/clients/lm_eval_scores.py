@@ -31,11 +31,10 @@ TASK = {
 }
 
 
-def run(folder: Path, name: str, model: str, arguments: str) -> list[tuple[str, float, bool]]:
+def run(lm_eval: Path, folder: Path, name: str, model: str, arguments: str) -> list[tuple[str, float, bool]]:
     """Question, log-likelihood and whether it is what greedy decoding gives, for every choice of every question."""
     out = folder / name
-    lm_eval = str(program("lm_eval", "lm_eval"))
-    command = [lm_eval, "--model", model, "--model_args", arguments, "--tasks", "small", "--include_path", str(folder), "--log_samples"]
+    command = [str(lm_eval), "--model", model, "--model_args", arguments, "--tasks", "small", "--include_path", str(folder), "--log_samples"]
     command += ["--output_path", str(out), "--batch_size", "1", "--device", "cpu"]
     seen = environment(folder, HF_HUB_OFFLINE="1", HF_HOME=str(folder / "hf"), OPENAI_API_KEY="none")
     done = subprocess.run(command, env=seen, cwd=folder, capture_output=True, text=True, timeout=900, check=False)
@@ -51,14 +50,15 @@ def run(folder: Path, name: str, model: str, arguments: str) -> list[tuple[str, 
 
 
 def main() -> int:
+    lm_eval = program("lm_eval", "lm_eval")
     with served("rand-byte", "--dtype", "float32") as (cluster, folder):
         (folder / "questions.jsonl").write_text("".join(json.dumps(question) + "\n" for question in QUESTIONS))
         task = TASK | {"dataset_kwargs": {"data_files": {"test": str(folder / "questions.jsonl")}}}
         (folder / "small.yaml").write_text(json.dumps(task))  # JSON is YAML
         model = folder / "rand-byte"
-        expected = run(folder, "transformers", "hf", f"pretrained={model},dtype=float32,add_bos_token=True")
+        expected = run(lm_eval, folder, "transformers", "hf", f"pretrained={model},dtype=float32,add_bos_token=True")
         where = f"model={cluster.model},base_url={cluster.url}/v1/completions"
-        found = run(folder, "served", "local-completions", f"{where},tokenizer={model},num_concurrent=4,max_retries=1,add_bos_token=True")
+        found = run(lm_eval, folder, "served", "local-completions", f"{where},tokenizer={model},num_concurrent=4,max_retries=1,add_bos_token=True")
     wrong = 0
     for (question, likelihood, greedy), (_, other, other_greedy) in zip(expected, found, strict=True):
         same = abs(likelihood - other) <= TOLERANCE and greedy == other_greedy

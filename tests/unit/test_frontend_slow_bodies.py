@@ -21,7 +21,8 @@ HEADS = {
 @pytest.fixture
 async def server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[TestServer]:
     monkeypatch.setattr(core, "BODY_SECONDS", 0.3)
-    async with TestServer(make_app(make_core())) as running:
+    running = TestServer(make_app(make_core()))
+    async with running:
         yield running
 
 
