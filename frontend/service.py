@@ -46,9 +46,9 @@ def make_app(core: Core) -> web.Application:
     expect = _expect(core)
     routes.add_post("/tokenize", _when_ready(core, tokenize), expect_handler=expect)
     routes.add_post("/detokenize", _when_ready(core, detokenize), expect_handler=expect)
-    routes.add_post("/v1/chat/completions", _counted(core, chat_completions), expect_handler=expect)
-    routes.add_post("/v1/completions", _counted(core, completions), expect_handler=expect)
-    routes.add_post("/v1/embeddings", _counted(core, embeddings), expect_handler=expect)
+    routes.add_post("/v1/chat/completions", _when_ready(core, chat_completions), expect_handler=expect)
+    routes.add_post("/v1/completions", _when_ready(core, completions), expect_handler=expect)
+    routes.add_post("/v1/embeddings", _when_ready(core, embeddings), expect_handler=expect)
     return app
 
 
@@ -79,23 +79,5 @@ def _when_ready(core: Core, endpoint: Endpoint) -> Handler:
     async def handle(request: web.Request) -> web.StreamResponse:
         core.view.require_ready()
         return await endpoint(core, request)
-
-    return handle
-
-
-def _counted(core: Core, endpoint: Endpoint) -> Handler:
-    """A generating endpoint: received and refused requests are counted."""
-    inner = _when_ready(core, endpoint)
-
-    async def handle(request: web.Request) -> web.StreamResponse:
-        core.metrics.received.inc()
-        try:
-            return await inner(request)
-        except ApiError as error:
-            core.metrics.refused(error.status)
-            raise
-        except web.HTTPRequestEntityTooLarge:
-            core.metrics.refused(413)
-            raise
 
     return handle
