@@ -9,12 +9,13 @@ import msgspec
 from aiohttp import web
 
 from frontend import bodies
+from frontend.access import CALLER
 from frontend.answers import Answer, Piece, Usage, usage
 from frontend.core import Core
 from frontend.middleware import REQUEST_ID
 from frontend.record import RECORD
 from frontend.register import Entry
-from frontend.schema import GenerationRequest
+from frontend.schema import GenerationRequest, StreamOptions
 from frontend.sse import EventStream
 from messages.request import Generate, Prompt
 from messages.sampling import Constraints, SamplingParams, StopRules
@@ -48,22 +49,23 @@ async def answer(core: Core, http: web.Request, job: Job, shapes: Answer) -> web
     job.request.check(job.stop.max_tokens)
     run = core.dispatcher.open()
     name = shapes.id_prefix + secrets.token_hex(16)
-    entry = Entry(name, http[REQUEST_ID], http.path, job.request.stream, job.request.priority, run)
+    caller = http[CALLER]
+    entry = Entry(name, http[REQUEST_ID], http.path, job.request.stream, job.request.priority, run, caller.name)
     http[RECORD].entry = entry
     core.register.enter(entry)
     try:
         for prompt in job.prompts:
-            run.generate(_message(core, job, prompt))
+            run.generate(_message(core, job, prompt, caller.tenant))
         if job.request.stream:
             choices = len(job.prompts) * job.request.n
-            return await EventStream(core.args.model_name, http, entry, shapes, choices, job.request.with_usage).send()
+            return await EventStream(core.args.model_name, http, entry, shapes, choices, job.request.stream_options or StreamOptions()).send()
         return await _whole(core, job, shapes, entry)
     finally:
         run.close()
         core.register.leave(entry)
 
 
-def _message(core: Core, job: Job, prompt: Prompt) -> Generate:
+def _message(core: Core, job: Job, prompt: Prompt, tenant: str) -> Generate:
     request = job.request
     return Generate(
         frontend=core.args.name,
@@ -76,10 +78,12 @@ def _message(core: Core, job: Job, prompt: Prompt) -> Generate:
         priority=request.priority,
         skip_special_tokens=request.skip_special_tokens,
         echo=job.echo,
+        tenant=tenant,
         cache_salt=request.cache_salt or "",
         constraints=job.constraints,
         truncate=request.truncate_prompt_tokens,
         with_ids=request.return_token_ids,
+        score_first=not request.stream,
     )
 
 
@@ -94,6 +98,8 @@ async def _whole(core: Core, job: Job, shapes: Answer, entry: Entry) -> web.Resp
             texts[index].append(event.text)
             pieces[index].extend(event)
     choices = []
+    for index, piece in enumerate(pieces):
+        piece.prompt = piece.prompt or pieces[index - index % job.request.n].prompt  # they are computed for the first choice alone
     for index, (piece, parts) in enumerate(zip(pieces, texts, strict=True)):
         piece.text = "".join(parts)
         choices.append(msgspec.Raw(msgspec.json.encode(shapes.whole(index, piece))))

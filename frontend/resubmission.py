@@ -30,9 +30,11 @@ def again(request: Generate, rest: "Iterable[tuple[int, Sequence]]", sent: bool)
     """What is left of `request`: its choices by number, under the keys they have now, with what is here of them if it was `sent` before."""
     numbers, sequences = zip(*rest, strict=True)
     resumed = [Delivered(sequence.ids.tobytes(), sequence.cached) for sequence in sequences] if sent else []
-    return msgspec.structs.replace(
-        request, keys=[sequence.key for sequence in sequences], seeds=[request.seeds[number] for number in numbers], resumed=resumed
-    )
+    sampling = request.sampling
+    if request.score_first and numbers[0]:  # the choice that has the prompt's logprobs has ended
+        sampling = msgspec.structs.replace(sampling, prompt_logprobs=-1)
+    keys, seeds = [sequence.key for sequence in sequences], [request.seeds[number] for number in numbers]
+    return msgspec.structs.replace(request, keys=keys, seeds=seeds, resumed=resumed, sampling=sampling)
 
 
 def in_order(runs: "Iterable[Run]") -> "Iterator[Run]":

@@ -5,6 +5,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from launcher.errors import LauncherError
+
 
 def whole(low: int, high: int) -> Callable[[str], int]:
     """An argparse type: a whole number from `low` to `high`."""
@@ -53,8 +55,28 @@ def add_formats(add: Callable[..., Any]) -> None:
     add("--weights", choices=["auto", "fp8"], default="auto", help="fp8: quantise the matrices of the layers at the start; on Ada, Hopper and newer")
 
 
+def check_formats(args: argparse.Namespace) -> None:
+    """Raises LauncherError for formats that the device cannot compute in, as far as that is known without looking at it."""
+    if args.weights != "fp8":
+        return
+    if args.device == "cpu":
+        raise LauncherError("--weights fp8 needs a GPU (--device cuda); on a CPU a quantised GGUF file is what is fast", 2)
+    if args.dtype == "float32":
+        raise LauncherError("--weights fp8 computes in bfloat16: leave out --dtype float32, or --weights", 2)
+
+
 def printable(text: str) -> str:
     """An argparse type: a name of printable characters, not empty."""
     if not text.strip() or not text.isprintable():
         raise argparse.ArgumentTypeError(f"{text!r} is not a name: printable characters are needed, without line breaks")
+    return text
+
+
+ORIGIN = re.compile(r"[a-z][a-z0-9+.-]{0,31}://(\[[0-9a-f:]+\]|[a-z0-9_.-]{1,253})(:[0-9]{1,5})?")
+
+
+def origin(text: str) -> str:
+    """An argparse type: an origin as browsers send it, or *."""
+    if text != "*" and ORIGIN.fullmatch(text) is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an origin such as https://chat.example or http://localhost:3000 (no path), nor *")
     return text

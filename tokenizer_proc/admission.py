@@ -44,7 +44,8 @@ def encode(encoder: PromptEncoder, request: Generate, context: int) -> Encoded:
     wanted = request.sampling.prompt_logprobs
     choices = len(request.keys)
     if choices * len(ids) * (wanted + 1) > MAX_PROMPT_LOGPROBS:
-        raise RequestError(problems.too_many_logprobs(len(ids), wanted, choices, MAX_PROMPT_LOGPROBS))
+        param = "logprobs" if request.echo and request.sampling.logprobs == wanted else "prompt_logprobs"
+        raise RequestError(problems.too_many_logprobs(param, len(ids), wanted, choices, MAX_PROMPT_LOGPROBS))
     prompt = request.prompt if keep is None else TokenPrompt(ids)
     echo = encoder.echo(prompt, ids, request.skip_special_tokens) if request.echo else ""
     banned = encoder.forbidden(request.constraints.bad_words) if request.constraints else []
@@ -64,7 +65,7 @@ def _sequences(encoder: PromptEncoder, request: Generate, ids: list[int], echo: 
             StopMatcher(request.stop.strings, request.stop.include_stop_string),
             rules.reasons,
             prefix=echo,
-            extras=extras_of(request, ids, pieces),
+            extras=extras_of(request, key, ids, pieces),
         )
         if request.resumed and not _resume(sequence, request.resumed[number], encoder.vocabulary.size):
             raise RequestError(problems.internal("What was delivered of the answer does not fit this model's tokens."))
@@ -87,16 +88,19 @@ class Sender:
     name: str
     incarnation: int
 
-    def admits(self, request: Generate, keys: list[Key], encoded: Encoded) -> Iterator[Admit]:
-        """For `keys` of the request: one Admit, or two when some have begun, so that their prompt's logprobs have been delivered, and others not."""
+    def admits(self, request: Generate, keys: list[Key], encoded: Encoded) -> list[Admit]:
+        """Of those `keys` of the request that are still wanted. Without room for an answer one token is generated, and not said.
+
+        Those that need no logprobs of the prompt, or have them, are apart from others: they may use and feed the prefix cache.
+        """
         delivered = dict(zip(request.keys, (delivered.tokens for delivered in request.resumed), strict=False))
-        begun = [key for key in keys if delivered.get(key)]
-        if request.sampling.prompt_logprobs < 0 or not begun:
-            yield self._admit(request, keys, encoded, delivered, request.sampling)
-            return
-        yield self._admit(request, begun, encoded, delivered, msgspec.structs.replace(request.sampling, prompt_logprobs=-1))
-        if others := [key for key in keys if key not in begun]:
-            yield self._admit(request, others, encoded, delivered, request.sampling)
+        sampling = request.sampling
+        if sampling.prompt_logprobs < 0:
+            return [self._admit(request, keys, encoded, delivered, sampling)]
+        scored = [key for key in keys if not delivered.get(key) and (not request.score_first or key == request.keys[0])]
+        others = [key for key in keys if key not in scored]
+        parts = ((scored, sampling), (others, msgspec.structs.replace(sampling, prompt_logprobs=-1)))
+        return [self._admit(request, part, encoded, delivered, of_part) for part, of_part in parts if part]
 
     def _admit(self, request: Generate, keys: list[Key], encoded: Encoded, delivered: dict[Key, bytes], sampling: SamplingParams) -> Admit:
         seed_of = dict(zip(request.keys, request.seeds, strict=True))

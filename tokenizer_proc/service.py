@@ -173,7 +173,10 @@ class Service:
         keys = self._finish_preparation(request, preparation)
         if not keys:
             return
-        if not all(self.scheduler(admit) for admit in self.sender.admits(request, keys, encoded)):
+        sent = [self.scheduler(admit) for admit in self.sender.admits(request, keys, encoded)]
+        if not all(sent):
+            if any(sent):
+                self.scheduler(Abort(keys))
             self._refuse(request.frontend, keys, problems.overloaded())
             return
         self.counters.prompt_tokens += encoded.tokens

@@ -95,7 +95,7 @@ def test_a_prompts_logprobs_are_asked_for_once(byte: Neighbours) -> None:
     request = again(3, [64], [])
     request = msgspec.structs.replace(request, sampling=SamplingParams(prompt_logprobs=0))
     byte.send(request)
-    begun, other = byte.scheduled(), byte.scheduled()
+    other, begun = byte.scheduled(), byte.scheduled()
     assert isinstance(begun, Admit)
     assert isinstance(other, Admit)
     assert (begun.keys, begun.seeds, begun.resumed, begun.sampling.prompt_logprobs) == ([3], [1003], [pack_i32([64])], -1)

@@ -137,6 +137,25 @@ async def test_only_what_has_not_ended_is_sent_again(bench: Bench) -> None:
     assert [sequence.end for group in run.groups for sequence in group.sequences] == ["stop", None, "stop", "stop"]
 
 
+@pytest.mark.parametrize("ended", [0, 1])
+async def test_a_prompt_is_scored_for_its_first_choice_or_not_at_all(bench: Bench, ended: int) -> None:
+    run = bench.dispatcher.open()
+    keys = bench.dispatcher.new_keys(2)
+    run.generate(
+        Generate(
+            frontend="frontend0", keys=keys, seeds=[1, 2], prompt=TextPrompt("A"), sampling=SamplingParams(prompt_logprobs=3), stop=StopRules(),
+            score_first=True,
+        )
+    )  # fmt: skip
+    bench.taken()
+    bench.dispatcher.receive(Started(keys[0], 5))
+    bench.dispatcher.receive(Ended(key=keys[ended], finish="stop", completion_tokens=0))
+    bench.hear(scheduler=(2, READY))
+    _, again = bench.taken()
+    assert isinstance(again, Generate)
+    assert (again.seeds, again.sampling.prompt_logprobs) == ([2 - ended], 3 if ended else -1)
+
+
 async def test_new_requests_wait_for_a_way_and_go_out_as_they_came(bench: Bench) -> None:
     bench.hear(scheduler=(1, DEAD))
     runs = [bench.ask()[0] for _ in range(3)]
