@@ -40,13 +40,14 @@ COLUMNS = ["slot_ptr", "position_ptr"]
 
 class Settings(NamedTuple):
     """Tuning of the decode kernels: keys of a tile, stages of the pipeline or ring, programs for each multiprocessor along the line, warps of the
-    Triton kernel, how keys are shared out."""
+    Triton kernel, how keys are shared out, and with EITHER how long the longest row may be, in percent of the mean, for shares by items."""
 
     tile: int = 16
     stages: int = 3
     programs: int = 6
     warps: int = 1
     way: int = EITHER
+    border: int = 150
 
 
 class Shares(NamedTuple):
@@ -73,10 +74,10 @@ def _pick(row: tl.tensor, wanted: tl.tensor, values: tl.tensor) -> Any:
     return tl.sum(tl.where(row[None, :] == wanted[:, None], values[None, :], 0), 1)
 
 
-@triton.jit(do_not_specialize=["rows", "heads", "shares", "most", "keys", "way", "window"], do_not_specialize_on_alignment=COLUMNS)
+@triton.jit(do_not_specialize=["rows", "heads", "shares", "most", "keys", "way", "border", "window"], do_not_specialize_on_alignment=COLUMNS)
 def _share_out(
     slot_ptr: tl.tensor, position_ptr: tl.tensor, share_ptr: tl.tensor, arrived_ptr: tl.tensor, rows: tl.tensor, heads: tl.tensor,
-    shares: tl.tensor, most: tl.tensor, keys: tl.tensor, way: tl.tensor, window: tl.tensor,
+    shares: tl.tensor, most: tl.tensor, keys: tl.tensor, way: tl.tensor, border: tl.tensor, window: tl.tensor,
     ROWS: tl.constexpr, WINDOW: tl.constexpr, WORDS: tl.constexpr, PLANNED: tl.constexpr, PDL: tl.constexpr,
 ) -> None:  # fmt: skip
     trigger(PDL)
@@ -107,7 +108,8 @@ def _share_out(
     origin = begin - tile
     second = 1 + tl.where(origin < wide, origin // (each + 1), more + (origin - wide) // tl.maximum(each, 1))
     # By items, the rows with most tiles first.
-    even = tl.max(tiles, 0).to(tl.int64) * rows * 2 <= tl.sum(tiles, 0).to(tl.int64) * 3  # the longest at most 1.5 times the mean
+    real = length > 1  # those that fill up a captured step have one key
+    even = tl.max(tiles, 0).to(tl.int64) * tl.sum(real.to(tl.int32), 0) * 100 <= tl.sum(tl.where(real, tiles, 0), 0).to(tl.int64) * border
     if (way == 1) | ((way == 2) & even):
         order = tl.sort(tiles * ROWS + (ROWS - 1 - row), descending=True)
         own = tl.minimum(ROWS - 1 - _pick(row, share // heads, order) % ROWS, rows - 1)
@@ -258,7 +260,7 @@ def share_out(slot_R: Tensor, position_R: Tensor, window: int | None, kv_heads: 
     words, arrived = slot_R.new_empty(most, WORDS), slot_R.new_empty(most)
     launch(
         _share_out, (triton.cdiv(most, PLANNED),), NEVER, slot_R, position_R, words, arrived, rows, kv_heads, line, most, settings.tile, settings.way,
-        window or 0, ROWS=max(LEAST_ROWS, power_of_two(rows)), WINDOW=window is not None, WORDS=WORDS, PLANNED=PLANNED, num_warps=4,
+        settings.border, window or 0, ROWS=max(LEAST_ROWS, power_of_two(rows)), WINDOW=window is not None, WORDS=WORDS, PLANNED=PLANNED, num_warps=4,
     )  # fmt: skip
     return Shares(words, arrived, settings)
 
@@ -274,10 +276,12 @@ def decode(
     window: int | None,
     scale: float,
     out_RHD: Tensor,
+    early: bool = False,
 ) -> None:
     """Softmax(q k^T * scale) v for rows of one token at `position_R`, whose keys lie in blocks `table_NB[slot_R]`, into `out_RHD`.
 
-    `shares`: of these rows and this window. q and out are contiguous, the caches [blocks + 1, K, P, D] of any floating type; sums are in float32.
+    `shares`: of these rows and this window. `early`: all but the newest key of each row, the table, the columns and the shares were written before
+    the last launch that is not programmatically dependent, or before the wait of the kernel before this one. q and out are contiguous, the caches [blocks + 1, K, P, D] of any floating type; sums are in float32.
     """
     rows, heads, size = q_RHD.shape
     _, kv_heads, block_size, _ = k_cache.shape
@@ -291,7 +295,7 @@ def decode(
     merging = pieces > 0
     if hopper.fits(q_RHD, k_cache, window):
         merging = chosen.way == LINE
-        hopper_decode.decode(q_RHD, k_cache, v_cache, *where, arrived, parts, weights, scale, out_RHD, chosen.tile, chosen.stages, not merging)
+        hopper_decode.decode(q_RHD, k_cache, v_cache, *where, arrived, parts, weights, scale, out_RHD, chosen.tile, chosen.stages, not merging, early)
     else:
         launch(
             _decode, (len(words),), rows, q_RHD, k_cache, v_cache, out_RHD, parts, weights, *where, table_NB.stride(0), scale, window or 0,

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.attention import AttentionBatch, attend
+from kernels.attention import AttentionBatch, attend, plan_shares
 from kernels.launch import LOG2E, launch, power_of_two, trigger, wait
 from kernels.rope_kv import rope_kv
 
@@ -228,5 +228,6 @@ def rope_attend(
     if batch.singles == len(qkv_TN) <= MOST_ROWS:
         rope_decode(qkv_TN, norms, eps, rope, k_cache, v_cache, batch, scale, out_THD)
         return
+    plan_shares(batch, k_cache.shape[1], out_THD.shape[2])
     q_THD = rope_kv(qkv_TN, norms, eps, rope, k_cache, v_cache, batch)
     attend(q_THD, k_cache, v_cache, batch, scale, out_THD)

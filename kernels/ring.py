@@ -90,6 +90,13 @@ def _start(
 
 
 @gluon.jit
+def wait_and_trigger() -> None:
+    """Wait for the results of all kernels before this one, then let the next one start."""
+    gl.inline_asm_elementwise("griddepcontrol.wait; // $0", "=r", [], dtype=gl.int32, is_pure=False, pack=1)
+    gl.inline_asm_elementwise("griddepcontrol.launch_dependents; // $0", "=r", [], dtype=gl.int32, is_pure=False, pack=1)
+
+
+@gluon.jit
 def _wait_and_ask(
     x_desc: tma.tensor_descriptor, x_tiles: gl.shared_memory_descriptor, x_bars: gl.shared_memory_descriptor, K: gl.tensor, steps: gl.tensor,
     bar: gl.shared_memory_descriptor, PDL: gl.constexpr,
@@ -98,8 +105,7 @@ def _wait_and_ask(
     BM: gl.constexpr = x_desc.block_type.shape[0]
     BK: gl.constexpr = x_desc.block_type.shape[1]
     if PDL:
-        gl.inline_asm_elementwise("griddepcontrol.wait; // $0", "=r", [], dtype=gl.int32, is_pure=False, pack=1)
-        gl.inline_asm_elementwise("griddepcontrol.launch_dependents; // $0", "=r", [], dtype=gl.int32, is_pure=False, pack=1)
+        wait_and_trigger()
     first = gl.program_id(2) * steps
     count = gl.minimum(steps, (K + BK - 1) // BK - first)
     INPUTS: gl.constexpr = x_bars.shape[0]
