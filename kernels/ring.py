@@ -29,6 +29,8 @@ LOW, TALL = 64, 128
 LEAST_ROWS, WIDEST = 33, 16_384
 ALWAYS = 0
 """In place of the rows of a step: dependent launch for any number. These kernels let the next one start only when their own wait is over."""
+MOST_DEPENDENT = 256
+"""Most rows of a step for which the kernels between the products do so too."""
 
 
 class Settings(NamedTuple):

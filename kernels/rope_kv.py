@@ -12,11 +12,7 @@ from torch import Tensor
 
 from kernels.attention import AttentionBatch
 from kernels.launch import NEVER, launch, power_of_two, trigger, wait
-from kernels.ring import ALWAYS
-
-
-MOST_DEPENDENT = 256
-"""Most tokens of a step whose launches are programmatically dependent."""
+from kernels.ring import ALWAYS, MOST_DEPENDENT
 
 
 class Settings(NamedTuple):
