@@ -16,6 +16,7 @@ from torch import Tensor
 from kernels import hopper, hopper_decode
 from kernels.launch import LOG2E, NEVER, launch, power_of_two, trigger, wait
 from kernels.prefill_attention import halves
+from kernels.ring import ALWAYS
 
 PROCESSORS = 4 if triton.knobs.runtime.interpret else 132
 """Multiprocessors of an H200; few where one program after the other is interpreted."""
@@ -280,10 +281,11 @@ def decode(
 ) -> None:
     """Softmax(q k^T * scale) v for rows of one token at `position_R`, whose keys lie in blocks `table_NB[slot_R]`, into `out_RHD`.
 
-    `shares`: of these rows and this window. `early`: all but the newest key of each row, the table, the columns and the shares were written before
-    the last launch that is not programmatically dependent, or before the wait of the kernel before this one. q and out are contiguous, the caches [blocks + 1, K, P, D] of any floating type; sums are in float32.
+    `shares`: of these rows and this window. q and out are contiguous, the caches [blocks + 1, K, P, D] of any floating type; sums are in float32.
+    `early`: all but the newest key of each row, the table, the columns and the shares were written before the last launch that is not
+    programmatically dependent, or before the wait of the kernel before this one.
     """
-    rows, heads, size = q_RHD.shape
+    _, heads, size = q_RHD.shape
     _, kv_heads, block_size, _ = k_cache.shape
     words, arrived, chosen = shares
     group = heads // kv_heads
@@ -295,10 +297,11 @@ def decode(
     merging = pieces > 0
     if hopper.fits(q_RHD, k_cache, window):
         merging = chosen.way == LINE
-        hopper_decode.decode(q_RHD, k_cache, v_cache, *where, arrived, parts, weights, scale, out_RHD, chosen.tile, chosen.stages, not merging, early)
+        settings = chosen.tile, chosen.stages, not merging, early
+        hopper_decode.decode(q_RHD, k_cache, v_cache, *where, arrived, parts, weights, scale, out_RHD, *settings)
     else:
         launch(
-            _decode, (len(words),), rows, q_RHD, k_cache, v_cache, out_RHD, parts, weights, *where, table_NB.stride(0), scale, window or 0,
+            _decode, (len(words),), ALWAYS, q_RHD, k_cache, v_cache, out_RHD, parts, weights, *where, table_NB.stride(0), scale, window or 0,
             P=block_size, GROUP=max(16, power_of_two(group)), BN=chosen.tile, WINDOW=window is not None, HALF=halves(q_RHD, k_cache),
             num_warps=chosen.warps, num_stages=chosen.stages, **common,
         )  # fmt: skip

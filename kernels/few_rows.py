@@ -159,5 +159,6 @@ def product(
     launch(
         _few, (triton.cdiv(columns, chosen.rows),), ALWAYS, x_TM, norm_M, weight, scale, bias, out_TN, eps, rows,
         N=columns, K=depth, BM=max(8, power_of_two(rows)), BN=chosen.rows, SLICES=min(chosen.slices, size // 16), PIECE=size, PIECES=count,
-        NORM=norm_M is not None, GATED=gated, SCALED=scale is not None, ADD=add, BIAS=bias is not None, EARLY=EARLY, num_warps=chosen.warps, num_stages=1,
+        NORM=norm_M is not None, GATED=gated, SCALED=scale is not None, ADD=add, BIAS=bias is not None, EARLY=EARLY,
+        num_warps=chosen.warps, num_stages=1,
     )  # fmt: skip

@@ -50,8 +50,8 @@ def quantise_rows(x_TM: Tensor, norm_M: Tensor | None = None, eps: float = 0.0) 
     codes, scale = torch.empty(rows, size, dtype=E4M3, device=x_TM.device), _padded(rows, x_TM.device)
     block = power_of_two(size)
     launch(
-        _quantise, (rows,), ALWAYS if rows <= MOST_DEPENDENT else NEVER, x_TM.contiguous(), norm_M, codes, scale, eps, N=size, BLOCK=block, NORM=norm_M is not None, LARGEST=LARGEST,
-        num_warps=min(16, max(1, block // WARP_ELEMENTS)),
+        _quantise, (rows,), ALWAYS if rows <= MOST_DEPENDENT else NEVER, x_TM.contiguous(), norm_M, codes, scale, eps,
+        N=size, BLOCK=block, NORM=norm_M is not None, LARGEST=LARGEST, num_warps=min(16, max(1, block // WARP_ELEMENTS)),
     )  # fmt: skip
     return codes, scale
 

@@ -45,7 +45,8 @@ def _run(x: Tensor, add: Tensor | None, weight: Tensor, eps: float) -> Tensor:
     out = torch.empty_like(x)
     warps = min(16, max(1, block // WARP_ELEMENTS))
     rows = x.numel() // size
-    launch(_norm, (rows,), ALWAYS if rows <= MOST_DEPENDENT else NEVER, x, add, weight, out, eps, N=size, BLOCK=block, ADD=add is not None, num_warps=warps)
+    when = ALWAYS if rows <= MOST_DEPENDENT else NEVER
+    launch(_norm, (rows,), when, x, add, weight, out, eps, N=size, BLOCK=block, ADD=add is not None, num_warps=warps)
     return out
 
 
