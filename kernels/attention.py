@@ -70,11 +70,11 @@ def plan_attention(
     )
 
 
-def plan_shares(batch: AttentionBatch, kv_heads: int, size: int) -> None:
-    """Share out the keys of the batch's decode rows, once for all layers, between kernels that have head size `size`."""
+def plan_shares(batch: AttentionBatch, q_THD: Tensor, k_cache: Tensor) -> None:
+    """Share out the keys of the batch's decode rows, once for all layers, for `attend` with queries and keys like these."""
     if batch.singles and batch.shares is None:
-        rows = slice(len(batch.slot) - batch.singles, None)
-        settings = settings_for(batch.singles, kv_heads, size)
+        rows, kv_heads, size = slice(len(batch.slot) - batch.singles, None), k_cache.shape[1], q_THD.shape[2]
+        settings = settings_for(batch.singles, kv_heads, size, hopper.fits(q_THD, k_cache, batch.window))
         batch.shares = share_out(batch.slot[rows], batch.position[rows], batch.window, kv_heads, settings)
 
 
@@ -84,7 +84,7 @@ def attend(q_THD: Tensor, k_cache: Tensor, v_cache: Tensor, batch: AttentionBatc
     Decode rows whose shares were planned before the launch of `rope_kv` start early, see `kernels.decode_attention.decode`.
     """
     early = batch.shares is not None
-    plan_shares(batch, k_cache.shape[1], q_THD.shape[2])
+    plan_shares(batch, q_THD, k_cache)
     if len(batch.tiles):
         tiles = batch.table, batch.slot, batch.position, batch.tiles
         if hopper.fits(q_THD, k_cache, batch.window):

@@ -24,6 +24,10 @@ MANY = 1024
 """Items from which on each is a share."""
 FEW = 256
 """Items below which merging is quicker in a kernel of its own."""
+FEWEST = 64
+"""Items up to which a share is long enough only with fewer programs."""
+MOST_WAITING = 2400
+"""Most programs that merge and may wait while others attend."""
 LINE, ITEMS, EITHER = 0, 1, 2
 """How keys are shared out: along the line, by items, or whichever suits the rows' lengths."""
 WORDS = 8
@@ -48,7 +52,7 @@ class Settings(NamedTuple):
     programs: int = 6
     warps: int = 1
     way: int = EITHER
-    border: int = 150
+    border: int = 200
 
 
 class Shares(NamedTuple):
@@ -246,12 +250,14 @@ def _merge(
         tl.store(out_ptr + head * D + column, (mixed / total).to(out_ptr.dtype.element_ty), mask=column < D)
 
 
-def settings_for(rows: int, kv_heads: int, head_dim: int) -> Settings:
-    """The settings measured best (bench/GPU.md)."""
+def settings_for(rows: int, kv_heads: int, head_dim: int, hopper: bool) -> Settings:
+    """The settings measured best in whole steps (bench/GPU.md); `hopper`: of the kernel for Hopper GPUs."""
     items, tile = rows * kv_heads, 16 if head_dim > 64 else 32
     if items >= MANY:
         return Settings(tile, stages=4, way=ITEMS)
-    return Settings(tile, way=EITHER) if items >= FEW else Settings(tile, programs=9, way=LINE)
+    if items >= FEW:
+        return Settings(32, programs=4) if hopper and head_dim > 64 else Settings(tile)
+    return Settings(tile, programs=4 if hopper and head_dim > 64 and items <= FEWEST else 9, way=LINE)
 
 
 def share_out(slot_R: Tensor, position_R: Tensor, window: int | None, kv_heads: int, settings: Settings) -> Shares:
@@ -306,4 +312,5 @@ def decode(
             num_warps=chosen.warps, num_stages=chosen.stages, **common,
         )  # fmt: skip
     if merging:
-        launch(_merge, (len(words), group), NEVER, parts, weights, out_RHD, words, PIECES=PIECES, num_warps=1, **common)
+        when = ALWAYS if len(words) * group <= MOST_WAITING else NEVER
+        launch(_merge, (len(words), group), when, parts, weights, out_RHD, words, PIECES=PIECES, num_warps=1, **common)

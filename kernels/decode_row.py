@@ -228,6 +228,6 @@ def rope_attend(
     if batch.singles == len(qkv_TN) <= MOST_ROWS:
         rope_decode(qkv_TN, norms, eps, rope, k_cache, v_cache, batch, scale, out_THD)
         return
-    plan_shares(batch, k_cache.shape[1], out_THD.shape[2])
+    plan_shares(batch, out_THD, k_cache)
     q_THD = rope_kv(qkv_TN, norms, eps, rope, k_cache, v_cache, batch)
     attend(q_THD, k_cache, v_cache, batch, scale, out_THD)

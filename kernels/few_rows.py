@@ -1,7 +1,10 @@
-"""Matrix products of 3 to 16 rows in Triton with the norm, the activation or the residual folded in. Twin of kernels.reference.gemv.
+"""Matrix products of 3 to 8 rows in Triton with the norm, the activation or the residual folded in. Twin: kernels.reference.products.
 
 As for one row (kernels.gemv) a program asks for whole rows of the weight before it waits for the kernel that makes its input. Here tensor cores
 multiply: every warp takes a slice of the depth, for all rows of the input at once, and the slices are added up at the end.
+
+These kernels let the next one start as soon as they do. What waits then holds weights in its registers, so this is for products that are small
+enough for two of them to be on the card at once.
 """
 
 from typing import Any, NamedTuple
@@ -14,8 +17,9 @@ from kernels.launch import launch, power_of_two, trigger, wait
 from kernels.mlp import silu
 from kernels.ring import ALWAYS
 
-MOST_ROWS = 16
-EARLY = False
+MOST_ROWS = 8
+NARROWEST, DEEPEST, WIDEST = 1024, 3072, 16_384
+"""Largest smaller side, depth and columns of the weights that this is for: others were slower (bench/GPU.md) or do not fit."""
 
 
 class Settings(NamedTuple):
@@ -87,22 +91,20 @@ def _weighted(w: tl.tensor, gamma: tl.tensor, PIECES: tl.constexpr, dtype: tl.co
 @triton.jit
 def _dot(w: tl.tensor, x: tl.tensor, PIECES: tl.constexpr) -> Any:
     """The weight's rows times the rows of x, [rows of the weight, rows of x] in float32."""
-    total = tl.dot(w[0].to(x[0].dtype), tl.permute(x[0], (0, 2, 1)), input_precision="ieee")
+    total = tl.dot(w[0], tl.permute(x[0], (0, 2, 1)), input_precision="ieee")
     for piece in tl.static_range(1, PIECES):
-        total = tl.dot(w[piece].to(x[0].dtype), tl.permute(x[piece], (0, 2, 1)), total, input_precision="ieee")
+        total = tl.dot(w[piece], tl.permute(x[piece], (0, 2, 1)), total, input_precision="ieee")
     return tl.sum(total, 0)
 
 
 @triton.jit(do_not_specialize=["rows"])
 def _few(
-    x_ptr: tl.tensor, norm_ptr: tl.tensor, w_ptr: tl.tensor, scale_ptr: tl.tensor, bias_ptr: tl.tensor, out_ptr: tl.tensor, eps: tl.tensor,
+    x_ptr: tl.tensor, norm_ptr: tl.tensor, w_ptr: tl.tensor, bias_ptr: tl.tensor, out_ptr: tl.tensor, eps: tl.tensor,
     rows: tl.tensor, N: tl.constexpr, K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, SLICES: tl.constexpr, PIECE: tl.constexpr,
-    PIECES: tl.constexpr, NORM: tl.constexpr, GATED: tl.constexpr, SCALED: tl.constexpr, ADD: tl.constexpr, BIAS: tl.constexpr, EARLY: tl.constexpr,
-    PDL: tl.constexpr,
+    PIECES: tl.constexpr, NORM: tl.constexpr, GATED: tl.constexpr, ADD: tl.constexpr, BIAS: tl.constexpr, PDL: tl.constexpr,
 ) -> None:  # fmt: skip
     """out [rows, N] of x [rows, K] and the weight [N, K], or [2N, K] when GATED."""
-    if EARLY:
-        trigger(PDL)
+    trigger(PDL)
     column = tl.program_id(0) * BN + tl.arange(0, BN)
     inside = column < N
     EVEN: tl.constexpr = (N % BN == 0) and (K == PIECE * PIECES)
@@ -114,23 +116,19 @@ def _few(
         w = _weighted(w, gamma, PIECES, x_ptr.dtype.element_ty)
         if GATED:
             up_w = _weighted(up_w, gamma, PIECES, x_ptr.dtype.element_ty)
-    scale = tl.load(scale_ptr + column, mask=inside, other=0.0) if SCALED else tl.full([BN], 1.0, tl.float32)
-    up_scale = tl.load(scale_ptr + N + column, mask=inside, other=0.0) if SCALED and GATED else scale
     bias = tl.load(bias_ptr + column, mask=inside, other=0.0).to(tl.float32) if BIAS else tl.zeros([BN], tl.float32)
     row = tl.arange(0, BM)
     target = out_ptr + row[None, :] * N + column[:, None]
     there = inside[:, None] & (row < rows)[None, :]
     wait(PDL)
-    if not EARLY:
-        trigger(PDL)
     start = tl.load(target, mask=there, other=0.0).to(tl.float32) if ADD else tl.zeros([BN, BM], tl.float32)
     x = _tiles(x_ptr, row, rows, K, SLICES, PIECE, PIECES, False)
-    y = _dot(w, x, PIECES) * scale[:, None]
+    y = _dot(w, x, PIECES)
     if NORM:
         inverse = _inverse(x, eps, K, PIECES)
         y = y * inverse[None, :]
     if GATED:
-        up = _dot(up_w, x, PIECES) * up_scale[:, None]
+        up = _dot(up_w, x, PIECES)
         if NORM:
             up = up * inverse[None, :]
         y = silu(y) * up
@@ -143,22 +141,27 @@ def pieces(columns: int) -> tuple[int, int]:
     return (size, columns // size) if size >= 512 else (power_of_two(columns), 1)
 
 
-def settings_for(columns: int, depth: int, gated: bool) -> Settings:
+def wins(rows: int, columns: int, depth: int, gated: bool) -> bool:
+    """Whether this was measured to be faster, in whole steps, than `kernels.skinny` (bench/GPU.md)."""
+    return rows <= MOST_ROWS and columns <= WIDEST and depth <= (NARROWEST if gated else DEEPEST) and min(columns, depth) <= NARROWEST
+
+
+def settings_for(columns: int, depth: int) -> Settings:
     """The settings measured best (bench/GPU.md)."""
-    return Settings(16, 4, 4)
+    return Settings(8, 8, 8) if columns <= 1024 and depth <= 2048 else Settings(16, 4, 4)
 
 
 def product(
     x_TM: Tensor, norm_M: Tensor | None, eps: float, weight: Tensor, bias: Tensor | None, out_TN: Tensor, gated: bool, add: bool,
-    settings: Settings | None = None, scale: Tensor | None = None,
+    settings: Settings | None = None,
 ) -> None:  # fmt: skip
-    """`kernels.gemv.product` for up to MOST_ROWS rows."""
+    """As `kernels.gemv.product`, for 2 to MOST_ROWS rows and weights of the type of x."""
     (rows, depth), columns = x_TM.shape, out_TN.shape[1]
-    chosen = settings or settings_for(columns, depth, gated)
+    chosen = settings or settings_for(columns, depth)
     size, count = pieces(depth)
     launch(
-        _few, (triton.cdiv(columns, chosen.rows),), ALWAYS, x_TM, norm_M, weight, scale, bias, out_TN, eps, rows,
+        _few, (triton.cdiv(columns, chosen.rows),), ALWAYS, x_TM, norm_M, weight, bias, out_TN, eps, rows,
         N=columns, K=depth, BM=max(8, power_of_two(rows)), BN=chosen.rows, SLICES=min(chosen.slices, size // 16), PIECE=size, PIECES=count,
-        NORM=norm_M is not None, GATED=gated, SCALED=scale is not None, ADD=add, BIAS=bias is not None, EARLY=EARLY,
+        NORM=norm_M is not None, GATED=gated, ADD=add, BIAS=bias is not None,
         num_warps=chosen.warps, num_stages=1,
     )  # fmt: skip

@@ -59,7 +59,7 @@ def main() -> None:
         plan = plan_attention(torch.zeros(1, 9, dtype=torch.int32), [9], [7], 0, heads, kv_heads, BLOCK)
         where = plan.table, plan.slot, plan.position
         hopper_prefill.prefill(q, cache, cache, *where, plan.tiles, 0.1, q)
-        chosen = decode_attention.settings_for(64, kv_heads, size)
+        chosen = decode_attention.settings_for(64, kv_heads, size, True)
         for merging, early in ((False, False), (False, True), (True, True)):
             hopper_decode.decode(q, cache, cache, *where, words, words[0], parts, parts, 0.1, q, chosen.tile, chosen.stages, merging, early)
 
