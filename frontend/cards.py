@@ -5,7 +5,7 @@ from typing import Protocol
 
 import msgspec
 
-from frontend.streams import ABORT, ERROR, Run, Sequence
+from frontend.streams import ABORT, ERROR, REFUSED, Run, Sequence
 from messages.explain import DECODE, PREFILL, WAITING, Standing
 
 ENCODING, FINISHED, CANCELLED, FAILED = "encoding", "finished", "cancelled", "error"
@@ -94,7 +94,7 @@ def _choice(entry: Described, sequence: Sequence, standing: Standing | None, now
         priority=entry.priority,
         age_seconds=round((sequence.ended if ended else now) - entry.run.arrived, 3),
         prompt_tokens=None if group is None else group.prompt_tokens,
-        cached_tokens=group.cached_tokens if group is not None and sequence.end not in (None, ABORT, ERROR) else None,
+        cached_tokens=group.cached_tokens if group is not None and sequence.end not in (None, ABORT, ERROR, REFUSED) else None,
         generated_tokens=sequence.tokens,
         reason=reason,
     )
@@ -124,7 +124,7 @@ def _known_state(sequence: Sequence) -> str:
 
 def _ending(sequence: Sequence) -> tuple[str, str | None]:
     problem = sequence.run.problem
-    if sequence.end == ERROR:
+    if sequence.end in (ERROR, REFUSED):
         return FAILED, problem.code if problem else None
     if sequence.end == ABORT:
         return CANCELLED, problem.code if problem else CLIENT_CLOSED

@@ -11,6 +11,7 @@ from frontend.compression import IDENTITY, content_encoding, inflate
 from frontend.errors import ApiError, invalid, too_large
 from frontend.metrics import Metrics
 from frontend.peers import Peers
+from frontend.record import Watcher
 from frontend.register import Register
 from frontend.streams import Dispatcher
 
@@ -26,6 +27,7 @@ class Core:
     dispatcher: Dispatcher
     register: Register = field(default_factory=Register)
     peers: Peers = field(default_factory=lambda: Peers("", {}))
+    watchers: tuple[Watcher, ...] = ()
 
     def check_model(self, name: str | None) -> None:
         """A request without a model gets the served one. Raises ApiError 404 for any other name."""

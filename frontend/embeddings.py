@@ -13,6 +13,7 @@ from frontend.completions import refuse_long_ids
 from frontend.core import Core, read_body
 from frontend.errors import ApiError, invalid
 from frontend.middleware import REQUEST_ID
+from frontend.record import RECORD
 from frontend.register import Entry
 from frontend.schema import EmbeddingRequest
 from frontend.streams import Event
@@ -54,6 +55,7 @@ async def embeddings(core: Core, http: web.Request) -> web.Response:
         refuse_long_ids(prompts, core.view.context(), FIELD)
     run = core.dispatcher.open()
     entry = Entry(f"embd-{secrets.token_hex(16)}", http[REQUEST_ID], http.path, False, request.priority, run)
+    http[RECORD].entry = entry
     core.register.enter(entry)
     try:
         for prompt in prompts:

@@ -12,6 +12,7 @@ from frontend import bodies
 from frontend.answers import Answer, Piece, Usage, usage
 from frontend.core import Core
 from frontend.middleware import REQUEST_ID
+from frontend.record import RECORD
 from frontend.register import Entry
 from frontend.schema import GenerationRequest
 from frontend.sse import EventStream
@@ -48,6 +49,7 @@ async def answer(core: Core, http: web.Request, job: Job, shapes: Answer) -> web
     run = core.dispatcher.open()
     name = shapes.id_prefix + secrets.token_hex(16)
     entry = Entry(name, http[REQUEST_ID], http.path, job.request.stream, job.request.priority, run)
+    http[RECORD].entry = entry
     core.register.enter(entry)
     try:
         for prompt in job.prompts:

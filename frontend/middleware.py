@@ -11,13 +11,13 @@ from aiohttp import web
 
 from frontend.core import Core
 from frontend.errors import ApiError, too_large
+from frontend.record import CLIENT_CLOSED, RECORD, Record, record_of
 
 log = logging.getLogger("frontend.access")
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 REQUEST_ID: web.RequestKey[str] = web.RequestKey("request_id", str)
 MAX_ID_LENGTH = 128
-CLIENT_CLOSED = 499
 PROBES = frozenset({"/health", "/health/live", "/health/ready", "/health/startup", "/metrics"})
 """Asked every few seconds by machines: their log lines are at debug level."""
 _UNSAFE = re.compile(r"[^A-Za-z0-9._:/+=@-]")
@@ -50,18 +50,32 @@ class Boundary:
         self._core = core
 
     async def handle(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        started = time.perf_counter()
         request[REQUEST_ID] = request_id(request.headers.get("X-Request-Id"))
-        status = CLIENT_CLOSED
+        record = request[RECORD] = record_of(request, request[REQUEST_ID], self._core.watchers)
+        if record.generates:
+            self._core.metrics.received.inc()
+            self._core.metrics.requests_live.inc()
         try:
             response = await self._answered(request, handler)
-            status = response.status
+            record.status = response.status
+            self._count(record)
             return response
+        except (asyncio.CancelledError, ConnectionError):
+            self._core.metrics.http(record.handler, record.method, CLIENT_CLOSED)
+            record.end()
+            raise
         finally:
-            seconds = time.perf_counter() - started
-            path = request.rel_url.raw_path
-            level = logging.DEBUG if path in PROBES else logging.INFO
-            log.log(level, "%s %s %d %.1f ms %s", request.method, path[:200], status, seconds * 1000, request[REQUEST_ID])
+            if record.generates:
+                self._core.metrics.requests_live.dec()
+            seconds = time.monotonic() - record.began
+            level = logging.DEBUG if record.path in PROBES or self._core.watchers else logging.INFO
+            log.log(level, "%s %s %d %.1f ms %s", request.method, record.path, record.status, seconds * 1000, record.request_id)
+
+    def _count(self, record: Record) -> None:
+        """Answered; whether the client takes the answer is another matter."""
+        self._core.metrics.http(record.handler, record.method, record.status)
+        if record.generates and record.status >= 400:
+            self._core.metrics.refused(record.status)
 
     async def _answered(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
@@ -69,6 +83,7 @@ class Boundary:
         except (asyncio.CancelledError, ConnectionError):
             raise
         except ApiError as error:
+            request[RECORD].error = error.code
             return error_response(error)
         except web.HTTPException as error:
             return self._http_error(request, error)

@@ -7,8 +7,8 @@ import msgspec
 
 from frontend.bodies import MAX_BIAS, MAX_PROMPTS
 from frontend.errors import ErrorBody
-from frontend.health import VERSION
 from frontend.operations import COMMON, EVENTS, JSON, OPERATIONS, Operation
+from frontend.version import VERSION
 from messages.sampling import MAX_BIASED
 
 Schema = dict[str, Any]

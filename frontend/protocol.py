@@ -7,6 +7,7 @@ from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 
 from frontend.errors import ApiError, invalid
 from frontend.middleware import error_response, set_headers
+from frontend.record import RECORD
 
 
 class Connection(web.RequestHandler):
@@ -31,7 +32,11 @@ class Connection(web.RequestHandler):
         """An HTTPException that no middleware has seen (417 for Expect) becomes an ordinary error."""
         if isinstance(resp, web.HTTPException):
             resp = error_response(ApiError(resp.status, None, f"{resp.reason}."))
-        return await super().finish_response(request, resp, start_time)
+        try:
+            return await super().finish_response(request, resp, start_time)
+        finally:
+            if (record := request.get(RECORD)) is not None:
+                record.end(resp.body_length)
 
 
 def _parse_error(error: HttpProcessingError) -> ApiError:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from typing import Any
 
 import zmq
@@ -18,6 +19,7 @@ from frontend.service import make_app
 from frontend.shared_metrics import report
 from frontend.streams import ContractError, Dispatcher
 from frontend.tracing import Tracing
+from frontend.watching import Watching
 from messages.cluster import READY, STOPPING, ClusterState
 from messages.peers import FindRequests, FoundRequests, FromPeer
 from messages.text import FromTokenizer, Problem
@@ -29,6 +31,7 @@ from transport.trace import open_trace
 log = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.1
+SAMPLE_SECONDS = 0.25
 DRAIN_SECONDS = 3.5
 GOODBYE_SECONDS = 1.0
 LAST_WORDS_SECONDS = 0.5
@@ -56,12 +59,16 @@ class Server:
         self._outboxes = {name: Outbox(self._context, args.run_dir, name, linger_ms=200) for name in (*args.tokenizers, *args.peers)}
         view = ClusterView(args.tokenizers)
         metrics = Metrics(args.model_name, view, args.name)
+        self._watching = Watching(args, metrics)
         trace = open_trace(args)
         self._tracing = None if trace is None else Tracing(trace)
         dispatcher = Dispatcher(args.name, {name: self._outboxes[name] for name in args.tokenizers}, view, metrics, self._tracing)
-        self._core = Core(args, view, metrics, dispatcher, peers=Peers(args.name, {name: self._outboxes[name] for name in args.peers}))
+        peers = Peers(args.name, {name: self._outboxes[name] for name in args.peers})
+        self._core = Core(args, view, metrics, dispatcher, peers=peers, watchers=self._watching.watchers)
         self._answering: set[asyncio.Task[None]] = set()
         self._reporter = Reporter(args)
+        self._samples: tuple[dict[str, float], dict[str, float]] = ({}, {})
+        self._sampled = 0.0
 
     async def serve(self) -> None:
         """Raises OSError when the port cannot be bound."""
@@ -125,10 +132,10 @@ class Server:
             self._core.view.update(state)
             self._core.dispatcher.fail_lost()
         dropped = sum(outbox.dropped for outbox in self._outboxes.values())
-        counters = {"bad_frames": float(self._inbox.bad_frames), "dropped_sends": float(dropped)}
-        if self._args.peers:
-            counters |= report(self._core.metrics.registry)
-        self._reporter.numbers({"live": float(len(self._core.dispatcher))}, counters)
+        gauges, counters = {"live": float(len(self._core.dispatcher))}, {"bad_frames": float(self._inbox.bad_frames), "dropped_sends": float(dropped)}
+        if self._args.peers and (now := time.monotonic()) - self._sampled >= SAMPLE_SECONDS:
+            self._samples, self._sampled = report(self._core.metrics.registry), now
+        self._reporter.numbers(gauges | self._samples[0], counters | self._samples[1])
 
     async def _drain(self) -> None:
         """Let live requests end, then end them; new ones on open connections are refused."""
@@ -154,5 +161,6 @@ class Server:
             outbox.close()
         if self._tracing is not None:
             self._tracing.close()
+        self._watching.close()
         self._reporter.close()
         self._context.term()

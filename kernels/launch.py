@@ -7,6 +7,7 @@ of a layer are launched late (`kernels.ring.ALWAYS`): each lets the next one sta
 """
 
 import functools
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -56,6 +57,17 @@ def wait(PDL: tl.constexpr) -> None:
     """Wait for the results of all kernels before this one."""
     if PDL:
         gdc_wait()
+
+
+def settle_keys() -> None:
+    """Work out the names that Triton's cache on disk has for our kernels, in one order, before any is compiled.
+
+    Such a name depends on whose names were worked out before, so that processes which compile in another order would not find each other's work.
+    """
+    for module in sorted(name for name in sys.modules if name.startswith("kernels.")):
+        for _, function in sorted(vars(sys.modules[module]).items()):
+            if isinstance(function, triton.runtime.JITFunction):
+                function.cache_key  # noqa: B018  # kept by the function
 
 
 @contextmanager

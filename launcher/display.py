@@ -59,7 +59,7 @@ def ready_text(options: ClusterOptions, state: ClusterState) -> str:
 
 
 class TerminalAudience:
-    """A start in the foreground: status line and the processes' lines on stderr, the ready text on stdout."""
+    """A start in the foreground: status line and the processes' lines on stderr, the ready text on stdout unless the access log goes there."""
 
     def __init__(self, options: ClusterOptions) -> None:
         self._options = options
@@ -81,7 +81,8 @@ class TerminalAudience:
         self._ready = True
         self._line.clear()
         try:
-            print(ready_text(self._options, state) + " (or Ctrl-C)", flush=True)
+            where = sys.stderr if self._options.access_log == "" else sys.stdout
+            print(ready_text(self._options, state) + " (or Ctrl-C)", file=where, flush=True)
         except OSError as error:
             log.warning("cannot write to standard output: %s", error)
 

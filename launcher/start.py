@@ -24,6 +24,7 @@ from launcher.progress import StatusLine
 from launcher.rundir import LOG, ClusterInfo, RunDir, belongs_to_cluster
 from launcher.sizes import sizes_from
 from launcher.specs import ClusterOptions, cluster_specs
+from launcher.watching import access_descriptor, watching_from
 
 PROBE_SECONDS = 0.5
 DETACHED_VARIABLE = "PAGEWIRE_DETACHED"
@@ -54,6 +55,7 @@ def options_from(args: argparse.Namespace) -> ClusterOptions:
         raise LauncherError(f"--chat-template: there is no file {template}", 2)
     record = _new_recording(args.record, args.record_tokens)
     trace = None if args.trace is None else new_file("--trace", args.trace, "a trace")
+    watching = watching_from(args)
     port = free_port(args.host, args.port)
     found = models.resolve(args.model)
     return ClusterOptions(
@@ -90,6 +92,7 @@ def options_from(args: argparse.Namespace) -> ClusterOptions:
         startup_timeout=args.startup_timeout,
         hang_timeout=args.hang_timeout,
         created=int(time.time()),
+        **watching,
     )
 
 
@@ -146,8 +149,8 @@ def serve(options: ClusterOptions, run_dir: RunDir, report_fd: int = -1) -> int:
         info = ClusterInfo(pid=os.getpid(), host=options.host, port=options.port, url=options.url, model=options.model_name, started=time.time())
         run_dir.write_info(info)
         timeouts = (options.startup_timeout, options.hang_timeout)
-        with traced(options.trace) as trace:
-            specs = cluster_specs(msgspec.structs.replace(options, trace=trace), str(run_dir.folder))
+        with traced(options.trace) as trace, access_descriptor(options.access_log) as descriptor:
+            specs = cluster_specs(msgspec.structs.replace(options, trace=trace), str(run_dir.folder), descriptor)
             code = Supervisor(specs, run_dir.folder, options.model_name, audience, *timeouts, lambda: serves(options.url)).run()
     finally:
         if code != 0:

@@ -23,11 +23,12 @@ from scheduler.finish import finish_of
 from scheduler.geometry import Geometry, geometry_of
 from scheduler.pace import Pace
 from scheduler.policy import Policy
-from scheduler.requests import WAITING, Request, misfit, read_admit, reads_prompt, salt_of
+from scheduler.requests import WAITING, Request, beginning, misfit, read_admit, reads_prompt, salt_of
 from scheduler.scores import delivered
 from scheduler.session import InFlight, Session
 from scheduler.shares import Shares
-from scheduler.slots import Places, Slots
+from scheduler.slots import Places
+from scheduler.step_sizes import StepSizes
 from scheduler.suspects import Suspects
 from scheduler.tally import Tally
 from scheduler.throughput import Throughput
@@ -49,6 +50,7 @@ class Engine:
 
     def __init__(self, args: SchedulerArgs, new_session: Callable[[], int]) -> None:
         self.tally = Tally()
+        self.step_sizes = StepSizes()
         self.session: Session | None = None
         self._args = args
         self._new_session = new_session
@@ -292,13 +294,14 @@ class Engine:
             raise
         session.retire()
         self.tally.add("steps")
+        self.step_sizes.add(awaited.prefill + awaited.rows)
         self._throughput.add(awaited.prefill + awaited.rows, now - max(awaited.sent, self._progress))
         self._pace.add(awaited.prefill, awaited.rows, result.seconds)
         self._progress = now
         self._out += [(self._args.tokenizers[number], message) for number, message in scored]
-        self._deliver(session, sampled)
+        self._deliver(session, sampled, now)
 
-    def _deliver(self, session: Session, sampled: Sampled) -> None:
+    def _deliver(self, session: Session, sampled: Sampled, now: float) -> None:
         """Count, finish and send the tokens of rows that have not ended meanwhile."""
         slots = session.slots
         rows, token, status = sampled.slots.astype(np.intp), sampled.token, sampled.status
@@ -321,7 +324,10 @@ class Engine:
         finish = finish_of(slots, rows, length, token, status)
         self.tally.add("generation_tokens", fresh.size)
         index = length - slots.prompt_len[rows] - good
-        delivery = Delivery(place, slots.tokenizer[rows], slots.key[rows], token, finish, index, status, self._cached(slots, rows, index))
+        first = {
+            request.key: beginning(request, now) for slot in rows[index == 0].tolist() if (request := slots.requests[slot]) is not None
+        }  # fmt: skip
+        delivery = Delivery(place, slots.tokenizer[rows], slots.key[rows], token, finish, index, status, first)
         self._send(delivery, sampled.logprobs, sampled.slots.size)
         if self._suspects:
             self._suspects.clear(slots.key[fresh].tolist())
@@ -336,11 +342,6 @@ class Engine:
         tenants = Counter(request.tenant for slot in rows.tolist() if (request := session.slots.requests[slot]) is not None)
         for tenant, tokens in tenants.items():
             self._shares.charge(tenant, tokens)
-
-    def _cached(self, slots: Slots, rows: Places, index: I32) -> dict[int, int]:
-        """Prompt tokens that were cached before the request came, of the rows whose first token this is: further choices have none."""
-        first = [slots.requests[slot] for slot in rows[index == 0].tolist()]
-        return {request.key: request.cached for request in first if request is not None and request.cached and request.leader is None}
 
     def _send(self, delivery: Delivery, logprobs: Logprobs | None, rows: int) -> None:
         for number, message in delivery.messages(logprobs, rows):

@@ -1,6 +1,7 @@
 """One sequence from its acceptance to its end, and what makes a request unacceptable."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from messages.admit import Admit
 from messages.sampling import Pooling, SamplingParams
@@ -19,11 +20,11 @@ class Request:
     preemption or a worker restart the generated tokens too; while it runs its tokens are in `Slots.history`.
 
     `slot` is WAITING or the slot it runs in. `score` orders the line (see `scheduler.waiting`), `order` is the order of arrival, `arrived` its
-    time. `salt` names the prefixes it may share, None when it shares nothing. `leader` is the first choice of the same prompt, None for the
-    first itself. `fitted`: it has been checked against a worker's geometry. `ran`: it had a slot before. `cached`: tokens it did not have to
-    compute when it first got one. `hit`: cached tokens last seen while it waited, None before. `passes`: how often others went past it.
-    `bias`: changes to its logits. `top_scores`: alternatives of its prompt's logprobs, -1 when none are wanted; those at positions below `scored`
-    have been delivered. `pooling`: it wants sums of hidden states instead.
+    time, and `began` when it first got a slot, None before. `salt` names the prefixes it may share, None when it shares nothing. `leader` is the
+    first choice of the same prompt, None for the first itself. `fitted`: it has been checked against a worker's geometry. `ran`: it had a slot
+    before. `cached`: tokens it did not have to compute when it first got one. `hit`: cached tokens last seen while it waited, None before.
+    `passes`: how often others went past it. `bias`: changes to its logits. `top_scores`: alternatives of its prompt's logprobs, -1 when none are
+    wanted; those at positions below `scored` have been delivered. `pooling`: it wants sums of hidden states instead.
     """
 
     key: int
@@ -48,6 +49,7 @@ class Request:
     pooling: Pooling = ""
     slot: int = WAITING
     ran: bool = False
+    began: float | None = None
     cached: int = 0
     preemptions: int = 0
     hit: int | None = None
@@ -56,6 +58,20 @@ class Request:
     def limit(self, geometry: Geometry) -> int:
         """Tokens (prompt + generated) at which it ends."""
         return geometry.context if self.max_tokens is None else min(self.prompt_len + self.max_tokens, geometry.context)
+
+
+class Beginning(NamedTuple):
+    """What is known of a sequence at its first token: see `messages.tokens.Tokens`."""
+
+    queued: float
+    prefilled: float
+    cached: int
+
+
+def beginning(request: Request, now: float) -> Beginning:
+    """At its first token. `cached` is what was there before the request came: further choices of a prompt have none."""
+    began = now if request.began is None else request.began
+    return Beginning(began - request.arrived, now - began, request.cached if request.leader is None else 0)
 
 
 def read_admit(admit: Admit, tokenizers: dict[str, int]) -> I32:

@@ -223,6 +223,8 @@ class Session:
         self.slots.last_step[touched] = self._step
         prefill = sum(chunk.count for chunk in composition.chunks)
         scored = scores(self.slots, composition.chunks)
+        for request, _ in composition.admitted:
+            request.began = now if request.began is None else request.began
         self.inflight.append(InFlight(self._step, sampled, touched, prefill, composition.decode.size, now, scored))
         self.headroom.planned()
         sealed = StepPlan(

@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[2]
 MODEL = "tiny"
 CONTEXT = 2048
 FRONTEND = "frontend0"
-TIMEOUT = 10.0
+TIMEOUT = 30.0
 
 Message = Generate | Cancel | Tokenize | Detokenize | Explain
 Script = Callable[[Message], Iterable[FromTokenizer]]
@@ -136,8 +136,8 @@ class Peers:
         context.term()
 
 
-def start(run_dir: Path, port: int, body_limit: int, log: IO[str]) -> subprocess.Popen[str]:
-    """The frontend process; its log goes to the open file `log`."""
+def start(run_dir: Path, port: int, body_limit: int, log: IO[str], **more: Any) -> subprocess.Popen[str]:
+    """The frontend process; its log goes to the open file `log`. `more`: other arguments of it."""
     args = FrontendArgs(
         name=FRONTEND,
         incarnation=1,
@@ -148,6 +148,7 @@ def start(run_dir: Path, port: int, body_limit: int, log: IO[str]) -> subprocess
         tokenizers=["tokenizer0"],
         created=1_700_000_000,
         body_limit=body_limit,
+        **more,
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PAGEWIRE_PROCESS": msgspec.json.encode(args).decode()}
     return subprocess.Popen([sys.executable, "-P", "-m", "frontend"], env=environment, stderr=log, text=True)
@@ -251,15 +252,15 @@ def events(answer: bytes) -> list[Any]:
 
 
 @contextlib.contextmanager
-def running(run_dir: Path, ready: bool = True, body_limit: int = 1 << 20) -> Iterator[tuple[Frontend, Peers]]:
-    """A frontend with its peers; ready when `ready`."""
+def running(run_dir: Path, ready: bool = True, body_limit: int = 1 << 20, **more: Any) -> Iterator[tuple[Frontend, Peers]]:
+    """A frontend with its peers; ready when `ready`. `more`: other arguments of the process."""
     with contextlib.ExitStack() as stack:
         peers = Peers(run_dir)
         stack.callback(peers.close)
         if not ready:
             peers.state = LOADING_STATE
         log = stack.enter_context(tempfile.TemporaryFile("w+"))
-        frontend = Frontend(start(run_dir, 0, body_limit, log), log)
+        frontend = Frontend(start(run_dir, 0, body_limit, log, **more), log)
         stack.callback(frontend.kill)
         frontend.wait_for_port(peers)
         if ready:
