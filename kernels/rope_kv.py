@@ -12,7 +12,10 @@ from torch import Tensor
 
 from kernels.attention import AttentionBatch
 from kernels.launch import NEVER, launch, power_of_two, trigger, wait
-from kernels.ring import ALWAYS, MOST_DEPENDENT
+from kernels.ring import ALWAYS
+
+LONG = 2048
+"""Tokens of a step from which on the way from one kernel to the next counts for nothing."""
 
 
 class Settings(NamedTuple):
@@ -24,7 +27,7 @@ class Settings(NamedTuple):
 
 def settings_for(tokens: int) -> Settings:
     """The settings measured best (bench/GPU.md)."""
-    return Settings(8, 4) if tokens < 128 else Settings(16, 8) if tokens < 2048 else Settings(32, 4)
+    return Settings(8, 4) if tokens < 128 else Settings(16, 8) if tokens < LONG else Settings(32, 4)
 
 
 @triton.jit
@@ -113,7 +116,7 @@ def rope_kv(
     chosen = settings or settings_for(tokens)
     heads = min(chosen.heads, power_of_two(total))
     launch(
-        _rope_kv, (tokens, triton.cdiv(total, heads)), ALWAYS if tokens <= MOST_DEPENDENT else NEVER,
+        _rope_kv, (tokens, triton.cdiv(total, heads)), ALWAYS if tokens < LONG else NEVER,
         qkv_TN, q_norm, k_norm, *rope, q_THD, k_cache, v_cache,
         batch.table, batch.slot, batch.position, batch.table.stride(0), eps,
         H=total - 2 * kv_heads, K=kv_heads, D=size, P=block_size,
