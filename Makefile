@@ -1,5 +1,6 @@
 # make serve   set up and serve the default model on http://127.0.0.1:8000 (Ctrl-C stops it)
 # make test    set up and run lint, types and tests
+# make audit   ask what is known about the locked packages (needs a network)
 #
 # PYTHON=python3.12       interpreter for .venv (3.11 or newer)
 # TORCH_INDEX=URL         the package index for torch alone; https://download.pytorch.org/whl/cpu has the small build without CUDA
@@ -16,7 +17,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install
 
-.PHONY: serve test lint types tests tests-code tests-processes tests-slow tests-slow-code tests-slow-processes wheel clean
+.PHONY: serve test lint types tests tests-code tests-processes tests-slow tests-slow-code tests-slow-processes audit wheel clean
 .DELETE_ON_ERROR:
 ifndef PARTS
 .NOTPARALLEL:
@@ -71,6 +72,9 @@ tests-slow-code:
 
 tests-slow-processes:
 	$(PYTEST) -m slow $(PROCESSES)
+
+audit: $(BIN)/python
+	@.ci/audit
 
 wheel: $(VENV)/.dev-installed
 	$(BIN)/python -m pip --disable-pip-version-check wheel --no-deps --no-build-isolation --wheel-dir dist .

@@ -38,7 +38,7 @@ class ChoiceCard(msgspec.Struct, kw_only=True):
 
 
 class Card(msgspec.Struct, kw_only=True):
-    """One request. `endpoint` is its path, `created` in UNIX seconds; `note` says what could not be found out."""
+    """One request. `endpoint` is its path, `created` in UNIX seconds, `key` the name of the API key; `note` says what could not be found out."""
 
     id: str
     object: str = "request"
@@ -49,6 +49,7 @@ class Card(msgspec.Struct, kw_only=True):
     state: str
     choices: list[ChoiceCard]
     note: str | None = None
+    key: str | None = None
 
 
 class Described(Protocol):
@@ -60,6 +61,7 @@ class Described(Protocol):
     stream: bool
     priority: int
     run: Run
+    key: str
     created: int
 
 
@@ -76,6 +78,7 @@ def card(entry: Described, standings: Mapping[int, Standing], now: float, note: 
         state=next((state for state in _PROGRESS if state in states), ENCODING),
         choices=choices,
         note=note,
+        key=entry.key or None,
     )
 
 

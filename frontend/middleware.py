@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
+from frontend.access import CALLER, OPEN_ROUTES
 from frontend.core import Core
 from frontend.errors import ApiError, too_large
 from frontend.record import CLIENT_CLOSED, RECORD, Record, record_of
@@ -32,15 +33,16 @@ def error_response(error: ApiError, headers: dict[str, str] | None = None) -> we
     return web.Response(status=error.status, body=error.body(), content_type="application/json", headers={**(headers or {}), **error.headers()})
 
 
-async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
-    """Signal handler: runs before the headers of a response go out."""
-    set_headers(request, response)
-
-
 def set_headers(request: web.BaseRequest, response: web.StreamResponse) -> None:
     """What every response has: the server's name and the request's id."""
     response.headers["Server"] = "pagewire"
     response.headers["X-Request-Id"] = request.get(REQUEST_ID) or request_id(request.headers.get("X-Request-Id"))
+
+
+def _is_open(request: web.Request) -> bool:
+    """By the route that will answer, not by the text of the path."""
+    resource = request.match_info.route.resource
+    return resource is not None and resource.canonical in OPEN_ROUTES
 
 
 class Boundary:
@@ -77,8 +79,17 @@ class Boundary:
         if record.generates and record.status >= 400:
             self._core.metrics.refused(record.status)
 
+    async def add_headers(self, request: web.Request, response: web.StreamResponse) -> None:
+        """Signal handler: runs before the headers of a response go out."""
+        set_headers(request, response)
+        self._core.cors.mark(request, response)
+
     async def _answered(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
+            if (preflight := self._core.cors.preflight(request)) is not None:
+                return preflight
+            if not _is_open(request):
+                request[CALLER] = self._core.access.caller(request.headers)
             return await handler(request)
         except (asyncio.CancelledError, ConnectionError):
             raise

@@ -8,9 +8,13 @@ from typing import Any
 import zmq
 from aiohttp import web
 
+from frontend.access import Access
 from frontend.args import FrontendArgs
+from frontend.certificate import Certificate
 from frontend.cluster import ClusterView
+from frontend.connections import Connections, room_for
 from frontend.core import Core
+from frontend.cors import Cors
 from frontend.explain import answer_peer
 from frontend.metrics import Metrics
 from frontend.peers import Peers
@@ -35,13 +39,12 @@ SAMPLE_SECONDS = 0.25
 DRAIN_SECONDS = 3.5
 GOODBYE_SECONDS = 1.0
 LAST_WORDS_SECONDS = 0.5
-KEEP_ALIVE_SECONDS = 75.0
 MAX_HEADER_BYTES = 16 << 10
 BACKLOG = 1024
+HANDSHAKE_SECONDS = 10.0
 _CONNECTION: dict[str, Any] = {
     "access_log": None,
     "auto_decompress": False,  # frontend.compression does it, with answers of its own
-    "keepalive_timeout": KEEP_ALIVE_SECONDS,
     "max_line_size": MAX_HEADER_BYTES,
     "max_field_size": MAX_HEADER_BYTES,
 }
@@ -64,7 +67,11 @@ class Server:
         self._tracing = None if trace is None else Tracing(trace)
         dispatcher = Dispatcher(args.name, {name: self._outboxes[name] for name in args.tokenizers}, view, metrics, self._tracing)
         peers = Peers(args.name, {name: self._outboxes[name] for name in args.peers})
-        self._core = Core(args, view, metrics, dispatcher, peers=peers, watchers=self._watching.watchers)
+        self._access = Access(args.api_keys, args.key_lines)
+        doors: dict[str, Any] = {"access": self._access, "cors": Cors(args.cors_origins)}
+        self._core = Core(args, view, metrics, dispatcher, peers=peers, watchers=self._watching.watchers, **doors)
+        self._certificate = Certificate(args.tls_cert, args.tls_key) if args.tls_cert and args.tls_key else None
+        self._connections = Connections(room_for(args.max_connections), args.head_seconds)
         self._answering: set[asyncio.Task[None]] = set()
         self._reporter = Reporter(args)
         self._samples: tuple[dict[str, float], dict[str, float]] = ({}, {})
@@ -81,7 +88,9 @@ class Server:
         try:
             listener = await self._listen(runner)
             self._inbox.listen(self._receive)
+            refreshing = asyncio.create_task(self._keep_fresh())
             await self._follow()
+            refreshing.cancel()
             self._reporter.phase(STOPPING)
             listener.close()
             await self._drain()
@@ -95,7 +104,10 @@ class Server:
         if server is None:
             raise RuntimeError("the runner has not been set up")
         where: dict[str, Any] = {"host": self._args.host, "port": self._args.port, "backlog": BACKLOG, "reuse_port": bool(self._args.peers) or None}
-        listener: asyncio.Server = await loop.create_server(lambda: Connection(server, loop=loop, **_CONNECTION), **where)
+        if self._certificate is not None:
+            where |= {"ssl": self._certificate.context, "ssl_handshake_timeout": HANDSHAKE_SECONDS, "ssl_shutdown_timeout": HANDSHAKE_SECONDS}
+        options = {"loop": loop, "keepalive_timeout": self._args.idle_seconds, **_CONNECTION}
+        listener: asyncio.Server = await loop.create_server(lambda: Connection(server, self._connections, **options), **where)
         self._announce(listener.sockets[0].getsockname()[1])
         return listener
 
@@ -125,6 +137,17 @@ class Server:
         while not self._lifetime.stopping.is_set():
             self._poll()
             await asyncio.sleep(POLL_SECONDS)
+
+    async def _keep_fresh(self) -> None:
+        """Take in changes of the files of keys and certificate, in a thread: no request waits for a disk."""
+        while True:
+            await asyncio.sleep(self._args.refresh_seconds)
+            await asyncio.to_thread(self._refresh)
+
+    def _refresh(self) -> None:
+        self._access.refresh()
+        if self._certificate is not None:
+            self._certificate.refresh()
 
     def _poll(self) -> None:
         state = self._cluster.latest()

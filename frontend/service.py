@@ -10,7 +10,7 @@ from frontend.completions import completions
 from frontend.core import Core
 from frontend.embeddings import embeddings
 from frontend.explain import cancel_request, list_requests, show_request
-from frontend.middleware import Boundary, Handler, add_headers
+from frontend.middleware import Boundary, Handler
 from frontend.tokens import detokenize, tokenize
 
 Endpoint = Callable[[Core, web.Request], Awaitable[web.StreamResponse]]
@@ -25,7 +25,7 @@ def make_app(core: Core) -> web.Application:
         return await boundary.handle(request, handler)
 
     app = web.Application(middlewares=[outermost], client_max_size=core.args.body_limit)
-    app.on_response_prepare.append(add_headers)
+    app.on_response_prepare.append(boundary.add_headers)
     routes = app.router
     routes.add_get("/", _plain(core, health.hint))
     routes.add_get("/version", _plain(core, health.version))

@@ -18,6 +18,8 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from kernels import direct
+
 LOG2E = tl.constexpr(1.4426950408889634)
 HOPPER = 90
 MOST_DEPENDENT_ROWS = 2
@@ -84,20 +86,22 @@ def launch(kernel: Any, grid: tuple[int, ...], rows: int, *arguments: Any, **set
     """Run a kernel that has a `PDL` parameter over `grid`, in a step of `rows` rows; an empty grid runs nothing."""
     if 0 in grid:
         return
-    dependent = dependent_launch(rows)
+    settings["PDL"] = dependent = dependent_launch(rows)
     if dependent:
         settings["launch_pdl"] = True
-    run(kernel, grid, *arguments, PDL=dependent, **settings)
+    (_INSTEAD.get() or direct.run)(kernel, grid, arguments, settings)
 
 
 def run(kernel: Any, grid: tuple[int, ...], *arguments: Any, **settings: Any) -> None:
     """Run a kernel over `grid`, as `settings` say."""
-    if (do := _INSTEAD.get()) is None:
-        kernel[grid](*arguments, **settings)
-    else:
-        do(kernel, grid, arguments, settings)
+    (_INSTEAD.get() or direct.run)(kernel, grid, arguments, settings)
 
 
 def power_of_two(size: int) -> int:
     """The smallest power of two that is at least `size`."""
     return 1 << (size - 1).bit_length()
+
+
+def cdiv(size: int, part: int) -> int:
+    """How many parts of at most `part` there are in `size`; as `triton.cdiv`, which takes the host as long as half a launch."""
+    return -(-size // part)

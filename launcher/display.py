@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import shlex
 import sys
 from typing import Any
 
@@ -49,10 +50,12 @@ def ready_text(options: ClusterOptions, state: ClusterState) -> str:
     context = f", context {facts['context']} tokens" if "context" in facts else ""
     if facts.get("wanted_context", 0) > facts.get("context", 0):
         context += f" instead of {facts['wanted_context']}: the KV memory holds no more, see --kv-tokens"
-    command = program()
+    command, security = program(), options.security
+    shown = "-H \"Authorization: Bearer $PAGEWIRE_API_KEY\" " if security.keyed else ""
+    shown += f"--cacert {shlex.quote(security.tls_cert)} " if security.tls_cert else ""
     return (
         f"Pagewire is ready at {options.url} (model {options.model_name}{context})\n\n"
-        f"  curl {options.url}/v1/{path} -H 'Content-Type: application/json' \\\n    -d '{request}'\n\n"
+        f"  curl {options.url}/v1/{path} -H 'Content-Type: application/json' \\\n    {shown}-d '{request}'\n\n"
         f"  talk to it:  {command} chat --port {options.port}\n"
         f"  stop it:     {command} cluster stop --port {options.port}"
     )

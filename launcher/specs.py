@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 
+from launcher.security import Security
 from transport.lifetime import ProcessArgs
 
 # Stages of an ordered shutdown: a stage is stopped when the one before has ended.
@@ -65,12 +66,14 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
     startup_timeout: float = 600.0
     hang_timeout: float = 60.0
     created: int = 0
+    security: Security = Security()
 
     @property
     def url(self) -> str:
         """Where a client on this machine reaches the cluster."""
         host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(self.host, self.host)
-        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+        scheme = "http" if self.security.tls_cert is None else "https"
+        return f"{scheme}://[{host}]:{self.port}" if ":" in host else f"{scheme}://{host}:{self.port}"
 
 
 def cluster_specs(options: ClusterOptions, run_dir: str, access_fd: int = -1) -> list[ProcessSpec]:
@@ -87,6 +90,7 @@ def cluster_specs(options: ClusterOptions, run_dir: str, access_fd: int = -1) ->
         return {"name": name, "incarnation": 0, "run_dir": run_dir, "log_level": options.log_level, "trace": options.trace}
 
     place: dict[str, Any] = {"host": options.host, "port": options.port, "model_name": options.model_name, "created": options.created}
+    place |= msgspec.structs.asdict(options.security)
     place |= {"access_log": options.access_log, "access_fd": access_fd, "log_format": options.log_format, "otlp_endpoint": options.otlp_endpoint}
     front = [
         FrontendArgs(**common(name), **place, tokenizers=tokenizers, peers=tuple(other for other in frontends if other != name)) for name in frontends

@@ -28,7 +28,7 @@ def run_status(args: argparse.Namespace) -> int:
         print('{"running": false}')
     cluster = choose_cluster(args.port)
     state = query(cluster)
-    requests = live_requests(cluster.info.url, state)
+    requests = live_requests(cluster, state)
     if args.json:
         document = {**status_document(cluster, state), "requests": requests and requests["data"]}
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n")

@@ -26,6 +26,7 @@ from messages.request import Cancel, Detokenize, FromFrontend, Generate, Tokeniz
 from messages.text import Detokenized, Ended, FromTokenizer, Started, TextDelta, Tokenized
 from transport.reports import CLUSTER_FEED, SUPERVISOR
 from transport.sockets import Feed, Inbox, Outbox
+from transport.tls import pinned_context
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = "tiny"
@@ -157,8 +158,9 @@ def start(run_dir: Path, port: int, body_limit: int, log: IO[str], **more: Any) 
 class Frontend:
     """The process under test and a small HTTP client for it."""
 
-    def __init__(self, process: subprocess.Popen[str], log: IO[str]) -> None:
+    def __init__(self, process: subprocess.Popen[str], log: IO[str], certificate: str | None = None) -> None:
         self.process = process
+        self.certificate = certificate
         self.port = 0
         self._log = log
 
@@ -179,8 +181,14 @@ class Frontend:
             assert time.monotonic() < deadline, f"{path} never became {status}"
             time.sleep(0.02)
 
+    def connection(self) -> http.client.HTTPConnection:
+        """A new one, which trusts the certificate alone where there is one."""
+        if self.certificate is None:
+            return http.client.HTTPConnection("127.0.0.1", self.port, timeout=TIMEOUT)
+        return http.client.HTTPSConnection("127.0.0.1", self.port, timeout=TIMEOUT, context=pinned_context(self.certificate))
+
     def call(self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None) -> tuple[int, dict[str, str], bytes]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=TIMEOUT)
+        connection = self.connection()
         try:
             connection.request(method, path, body, headers or {})
             response = connection.getresponse()
@@ -260,7 +268,7 @@ def running(run_dir: Path, ready: bool = True, body_limit: int = 1 << 20, **more
         if not ready:
             peers.state = LOADING_STATE
         log = stack.enter_context(tempfile.TemporaryFile("w+"))
-        frontend = Frontend(start(run_dir, 0, body_limit, log, **more), log)
+        frontend = Frontend(start(run_dir, 0, body_limit, log, **more), log, more.get("tls_cert"))
         stack.callback(frontend.kill)
         frontend.wait_for_port(peers)
         if ready:

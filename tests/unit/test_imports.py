@@ -50,15 +50,19 @@ CLI = {
     ),
     "chat": SAMPLING,
     "cluster start": (
-        "--access-log --block-size --chat-template --chunk-tokens --detach --device --dtype --dummy-weights --frontends --generation-config "
-        "--gpu-memory-utilization --hang-timeout --host --kv-dtype --kv-tokens --log-format --log-level --max-context --max-queue "
-        "--max-queue-tokens --max-slots --max-step-tokens --model --otlp-endpoint --port --prefix-cache --record --record-tokens --run-ahead "
-        "--served-model-name --startup-timeout --target-itl --threads --tokenizers --trace --weights"
+        "--access-log --api-keys --block-size --chat-template --chunk-tokens --cors-origin --detach --device --dtype --dummy-weights "
+        "--frontends --generation-config --gpu-memory-utilization --hang-timeout --host --kv-dtype --kv-tokens --log-format "
+        "--log-level --max-connections --max-context --max-queue --max-queue-tokens --max-slots --max-step-tokens --model "
+        "--otlp-endpoint --port --prefix-cache --record --record-tokens --run-ahead --served-model-name --startup-timeout "
+        "--target-itl --threads --tls-cert --tls-key --tokenizers --trace --weights"
     ),
     "cluster status": "--json --port",
     "cluster stop": "--port --timeout",
     "doctor": "--json",
     "generate": f"--chat --ignore-eos --json {SAMPLING} prompt",
+    "keys add": "--admin --file --tenant name",
+    "keys list": "--file",
+    "keys remove": "--file name",
     "model inspect": "--json model",
     "model list": "--json",
     "model pull": "--wheel name",

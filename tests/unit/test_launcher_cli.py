@@ -20,6 +20,7 @@ START_OPTIONS = {
     *("--frontends", "--log-level", "--startup-timeout", "--gpu-memory-utilization", "--hang-timeout", "-h", "--help"),
     *("--max-queue-tokens", "--run-ahead", "--prefix-cache", "--target-itl", "--record", "--record-tokens"),
     *("--generation-config", "--kv-dtype", "--weights", "--trace", "--access-log", "--log-format", "--otlp-endpoint"),
+    *("--api-keys", "--tls-cert", "--tls-key", "--cors-origin", "--max-connections"),
 }
 
 
@@ -31,7 +32,7 @@ def command(*path: str) -> argparse.ArgumentParser:
 
 
 def test_commands() -> None:
-    assert set(_choices(command())) == {"cluster", "chat", "generate", "model", "doctor", "simulate", "bench", "trace"}
+    assert set(_choices(command())) == {"cluster", "chat", "generate", "model", "doctor", "simulate", "bench", "trace", "keys"}
     assert set(_choices(command("cluster"))) == {"start", "status", "stop"}
     assert set(_choices(command("model"))) == {"list", "pull", "inspect"}
     assert set(_choices(command("bench"))) == {"serve", "chat", "frontend", "scheduler", "kernels", "offline", "single", "batch64"}
@@ -58,6 +59,9 @@ def test_options_of_cluster_start() -> None:
         ("--served-model-name", "a\nb", "without line breaks"),
         ("--hang-timeout", "-1", "-1 is not from 0 to 86400"),
         ("--frontends", "65", "65 is not from 1 to 64"),
+        ("--max-connections", "0", "0 is not from 1 to 1000000"),
+        ("--cors-origin", "https://chat.example/", "is not an origin"),
+        ("--cors-origin", "chat.example", "is not an origin"),
         ("--run-ahead", "0", "0 is not from 1 to 8"),
         ("--run-ahead", "9", "9 is not from 1 to 8"),
         ("--prefix-cache", "yes", "invalid choice: 'yes'"),

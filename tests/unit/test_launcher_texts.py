@@ -12,6 +12,7 @@ from launcher.display import TerminalAudience, ready_text, status_key, status_te
 from launcher.errors import LauncherError
 from launcher.progress import ByteBar, StatusLine
 from launcher.rundir import Cluster, ClusterInfo
+from launcher.security import Security
 from launcher.specs import ClusterOptions, cluster_specs
 from launcher.start import free_port, options_from
 from launcher.status import duration, status_document, status_table
@@ -206,3 +207,10 @@ def test_a_recording_is_a_new_file_that_can_be_made(tmp_path: Path, monkeypatch:
 def test_any_free_port() -> None:
     port = free_port("127.0.0.1", 0)
     assert free_port("127.0.0.1", port) == port
+
+
+def test_ready_text_says_how_to_get_in() -> None:
+    security = Security(api_keys="/k", tls_cert="/my cert.pem", tls_key="/key.pem")
+    shown = ready_text(ClusterOptions(model_path="m", model_name="m", port=1, security=security), state())
+    assert "curl https://127.0.0.1:1/v1/" in shown
+    assert "-H \"Authorization: Bearer $PAGEWIRE_API_KEY\" --cacert '/my cert.pem' -d '" in shown
