@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels import hopper, hopper_decode
-from kernels.launch import LOG2E, NEVER, launch, power_of_two, trigger, wait
+from kernels.launch import LOG2E, NEVER, cdiv, launch, power_of_two, trigger, wait
 from kernels.prefill_attention import halves
 from kernels.ring import ALWAYS
 
@@ -266,7 +266,7 @@ def share_out(slot_R: Tensor, position_R: Tensor, window: int | None, kv_heads: 
     most = {LINE: line, ITEMS: rows * kv_heads, EITHER: max(line, rows * kv_heads)}[settings.way]
     words, arrived = slot_R.new_empty(most, WORDS), slot_R.new_empty(most)
     launch(
-        _share_out, (triton.cdiv(most, PLANNED),), NEVER, slot_R, position_R, words, arrived, rows, kv_heads, line, most, settings.tile, settings.way,
+        _share_out, (cdiv(most, PLANNED),), NEVER, slot_R, position_R, words, arrived, rows, kv_heads, line, most, settings.tile, settings.way,
         settings.border, window or 0, ROWS=max(LEAST_ROWS, power_of_two(rows)), WINDOW=window is not None, WORDS=WORDS, PLANNED=PLANNED, num_warps=4,
     )  # fmt: skip
     return Shares(words, arrived, settings)

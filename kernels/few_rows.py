@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.launch import launch, power_of_two, trigger, wait
+from kernels.launch import cdiv, launch, power_of_two, trigger, wait
 from kernels.mlp import silu
 from kernels.ring import ALWAYS
 
@@ -160,7 +160,7 @@ def product(
     chosen = settings or settings_for(columns, depth)
     size, count = pieces(depth)
     launch(
-        _few, (triton.cdiv(columns, chosen.rows),), ALWAYS, x_TM, norm_M, weight, bias, out_TN, eps, rows,
+        _few, (cdiv(columns, chosen.rows),), ALWAYS, x_TM, norm_M, weight, bias, out_TN, eps, rows,
         N=columns, K=depth, BM=max(8, power_of_two(rows)), BN=chosen.rows, SLICES=min(chosen.slices, size // 16), PIECE=size, PIECES=count,
         NORM=norm_M is not None, GATED=gated, ADD=add, BIAS=bias is not None,
         num_warps=chosen.warps, num_stages=1,

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.launch import launch, power_of_two, trigger, wait
+from kernels.launch import cdiv, launch, power_of_two, trigger, wait
 from kernels.mlp import silu
 from kernels.ring import ALWAYS
 from kernels.skinny import SCRATCH_COUNTERS, SCRATCH_PARTS, scratch_on
@@ -88,7 +88,7 @@ def _narrow(
 
 def settings_for(columns: int, depth: int, gated: bool) -> Settings:
     """As measured best (bench/GPU.md): parts cost more than idle multiprocessors, but for deep weights."""
-    tiles, deep = triton.cdiv(columns, 32 if gated else 64), depth >= DEEP
+    tiles, deep = cdiv(columns, 32 if gated else 64), depth >= DEEP
     parts = 1
     while tiles * parts * 2 <= (MULTIPROCESSORS if deep else FEW) and depth >= 4 * parts * 128:
         parts *= 2
@@ -108,13 +108,13 @@ def product(
     (rows, depth), columns = x_TM.shape, out_TN.shape[1]
     chosen = settings or settings_for(columns, depth, gated)
     wide = chosen.columns // 2 if gated else chosen.columns
-    tiles, block = triton.cdiv(columns, wide), max(16, power_of_two(rows))
+    tiles, block = cdiv(columns, wide), max(16, power_of_two(rows))
     if chosen.parts > 1 and (tiles * chosen.parts * chosen.columns * block > SCRATCH_PARTS or tiles > SCRATCH_COUNTERS):
         raise ValueError(f"{chosen.parts} parts of [{rows}, {columns}] do not fit the scratch memory")
     scratch, counters = scratch_on(x_TM.device) if chosen.parts > 1 else (None, None)
     launch(
         _narrow, (tiles, chosen.parts), ALWAYS, x_TM, x_scale_T, weight, scale, bias, out_TN, scratch, counters, rows,
         N=columns, K=depth, BM=block, BN=chosen.columns, BK=chosen.depth, PARTS=chosen.parts,
-        LENGTH=triton.cdiv(depth, chosen.parts * chosen.depth) * chosen.depth, GATED=gated, ADD=add, BIAS=bias is not None,
+        LENGTH=cdiv(depth, chosen.parts * chosen.depth) * chosen.depth, GATED=gated, ADD=add, BIAS=bias is not None,
         num_warps=chosen.warps, num_stages=chosen.stages,
     )  # fmt: skip

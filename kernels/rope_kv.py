@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.attention import AttentionBatch
-from kernels.launch import NEVER, launch, power_of_two, trigger, wait
+from kernels.launch import NEVER, cdiv, launch, power_of_two, trigger, wait
 from kernels.ring import ALWAYS
 
 LONG = 2048
@@ -116,7 +116,7 @@ def rope_kv(
     chosen = settings or settings_for(tokens)
     heads = min(chosen.heads, power_of_two(total))
     launch(
-        _rope_kv, (tokens, triton.cdiv(total, heads)), ALWAYS if tokens < LONG else NEVER,
+        _rope_kv, (tokens, cdiv(total, heads)), ALWAYS if tokens < LONG else NEVER,
         qkv_TN, q_norm, k_norm, *rope, q_THD, k_cache, v_cache,
         batch.table, batch.slot, batch.position, batch.table.stride(0), eps,
         H=total - 2 * kv_heads, K=kv_heads, D=size, P=block_size,

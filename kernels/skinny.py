@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.launch import launch, power_of_two, trigger, wait
+from kernels.launch import cdiv, launch, power_of_two, trigger, wait
 from kernels.mlp import silu
 from kernels.ring import ALWAYS
 
@@ -112,12 +112,12 @@ def product(
     (rows, depth), columns = x_TM.shape, out_TN.shape[1]
     chosen = settings or settings_for(rows, columns, depth, gated)
     parts = 1 if gated else chosen.parts
-    length = triton.cdiv(depth, parts * chosen.depth) * chosen.depth
-    if parts > 1 and triton.cdiv(columns, chosen.columns) * parts * max(16, power_of_two(rows)) * chosen.columns > SCRATCH_PARTS:
+    length = cdiv(depth, parts * chosen.depth) * chosen.depth
+    if parts > 1 and cdiv(columns, chosen.columns) * parts * max(16, power_of_two(rows)) * chosen.columns > SCRATCH_PARTS:
         raise ValueError(f"{parts} parts of [{rows}, {columns}] do not fit the scratch memory")
     scratch, counters = scratch_on(x_TM.device) if parts > 1 else (None, None)
     launch(
-        _skinny, (triton.cdiv(columns, chosen.columns), parts), ALWAYS, x_TM, weight, bias, out_TN, scratch, counters, rows,
+        _skinny, (cdiv(columns, chosen.columns), parts), ALWAYS, x_TM, weight, bias, out_TN, scratch, counters, rows,
         N=columns, K=depth, BM=max(16, power_of_two(rows)), BN=chosen.columns, BK=chosen.depth, PARTS=parts, LENGTH=length,
         GATED=gated, ADD=add, BIAS=bias is not None,
         num_warps=chosen.warps, num_stages=chosen.stages,
