@@ -20,6 +20,7 @@ from scheduler.door import Door
 from scheduler.errors import ContractError, InvariantError, require
 from scheduler.explain import Scene, explain
 from scheduler.finish import finish_of
+from scheduler.gauges import gauges
 from scheduler.geometry import Geometry, geometry_of
 from scheduler.pace import Pace
 from scheduler.policy import Policy
@@ -37,6 +38,7 @@ from transport.columns import I32
 log = logging.getLogger(__name__)
 
 COUNTER_OF = {FINISH_END_TOKEN: "finished_stop", FINISH_LENGTH: "finished_length", FINISH_ERROR: "errors"}
+POISON, STEP_FAILED = "poison_request", "step_failed"
 Outgoing = tuple[str, msgspec.Struct]
 
 
@@ -53,6 +55,7 @@ class Engine:
         self._args = args
         self._new_session = new_session
         self._attaching: int | None = None
+        self._incarnation = 0
         self._tokenizers = {name: number for number, name in enumerate(args.tokenizers)}
         self._live: dict[int, Request] = {}
         self._shares = Shares()
@@ -64,6 +67,7 @@ class Engine:
         self._door = Door(args, self._waiting, self.tally, self._throughput)
         self._closing: Problem | None = None
         self._arrivals = 0
+        self._now = 0.0
         self._progress = 0.0
         self._out: list[Outgoing] = []
 
@@ -75,6 +79,7 @@ class Engine:
 
     def receive(self, message: FromTokenizerProc | FromWorker, now: float) -> None:
         """Take one message in. Raises ContractError when its content breaks the contract; nothing of it has been used then."""
+        self._now = now
         match message:
             case StepResult():
                 self._on_result(message, now)
@@ -93,10 +98,12 @@ class Engine:
 
     def advance(self, now: float) -> None:
         """Compose and send plans as far as the run-ahead allows."""
-        session = self.session
-        while session is not None and session.may_plan:
-            composition = self._policy.compose(session)
+        self._now = now
+        while (session := self.session) is not None and session.may_plan:
+            composition = None if self._suspects.finished(now, idle=False) else self._policy.compose(session)
             if composition is None:
+                if not session.inflight and self._suspects.finished(now, idle=True):
+                    self._attach()
                 return
             if not session.inflight:
                 self._progress = now
@@ -144,25 +151,8 @@ class Engine:
         return "worker" if self.session is None else self._policy.blocked if self._waiting else ""
 
     def gauges(self) -> dict[str, float]:
-        """Numbers now. blocks == blocks_free + blocks_cached + blocks_retiring + blocks_used."""
-        session = self.session
-        slots = slots_free = blocks = free = cached = retiring = 0
-        if session is not None:
-            slots, slots_free = session.geometry.slots, session.slots.free
-            pool = session.pool
-            blocks, free, cached, retiring = session.geometry.blocks, pool.blocks.free, pool.unused, pool.blocks.retiring
-        return {
-            "running": len(self._live) - len(self._waiting),
-            "waiting": len(self._waiting),
-            "waiting_tokens": self._waiting.tokens,
-            "slots": slots,
-            "slots_used": slots - slots_free,
-            "blocks": blocks,
-            "blocks_free": free,
-            "blocks_cached": cached,
-            "blocks_retiring": retiring,
-            "blocks_used": blocks - free - cached - retiring,
-        }
+        """Numbers now; see `scheduler.gauges`."""
+        return gauges(self.session, self._waiting, len(self._live))
 
     def repair(self, error: InvariantError) -> None:
         """Our own state is wrong: give the worker a new session and run everything live again from its tokens.
@@ -234,7 +224,7 @@ class Engine:
             salt=salt_of(admit, leader, self._arrivals, self._args.prefix_cache),
             fitted=self.session is not None,
             leader=None if reads_prompt(admit) else leader,
-            bias=bias, top_scores=admit.sampling.prompt_logprobs, pooling=admit.pooling,
+            held=self._suspects.holds(key), bias=bias, top_scores=admit.sampling.prompt_logprobs, pooling=admit.pooling,
         )  # fmt: skip
         self._live[key] = request
         self._shares.join(request.tenant)
@@ -267,6 +257,7 @@ class Engine:
     def _end(self, request: Request, counter: str) -> None:
         """The one way out of a live key."""
         del self._live[request.key]
+        self._suspects.ended(request.key)
         self.tally.add(counter)
         self._shares.leave(request.tenant)
         if self.session is None or request.slot == WAITING:
@@ -288,7 +279,7 @@ class Engine:
             sampled = read_result(result, awaited.sampled, session.geometry.vocab)
             scored = list(delivered(session.slots, awaited.scores, result.scores))
         except ContractError as error:
-            self._session_broken(session, [awaited], str(error))
+            self._session_broken(session, [awaited], STEP_FAILED, str(error))
             raise
         session.retire()
         self.tally.add("steps")
@@ -324,7 +315,7 @@ class Engine:
         delivery = Delivery(place, slots.tokenizer[rows], slots.key[rows], token, finish, index, status, self._cached(slots, rows, index))
         self._send(delivery, sampled.logprobs, sampled.slots.size)
         if self._suspects:
-            self._suspects.clear(slots.key[fresh].tolist())
+            self._suspects.progressed(slots.key[fresh].tolist())
         if failed:
             for slot in rows[~good].tolist():
                 session.pool.forget(slot)
@@ -351,9 +342,12 @@ class Engine:
     def _on_ready(self, ready: WorkerReady) -> None:
         if ready.worker != self._args.worker:
             raise ContractError(f"a worker called {ready.worker!r} is ready; expected {self._args.worker!r}")
+        if ready.incarnation < self._incarnation:
+            return
+        self._incarnation = ready.incarnation
         session = self.session
         if session is not None and session.inflight:
-            self._session_broken(session, list(session.inflight), "the worker has restarted with a step in flight")
+            self._session_broken(session, list(session.inflight), POISON, "the worker has restarted with a step in flight")
         else:
             self._attach()
 
@@ -361,17 +355,17 @@ class Engine:
         session = self.session
         if session is not None and failed.session == session.number:
             lost = [plan for plan in session.inflight if plan.step == failed.step]
-            self._session_broken(session, lost, f"the worker could not run step {failed.step}: {failed.message}")
+            self._session_broken(session, lost, STEP_FAILED, f"the worker could not run step {failed.step}: {failed.message}")
 
-    def _session_broken(self, session: Session, lost: list[InFlight], why: str) -> None:
-        """The `lost` plans gave nothing. Their rows run again from their tokens, but not for ever."""
+    def _session_broken(self, session: Session, lost: list[InFlight], code: str, why: str) -> None:
+        """The `lost` plans gave nothing. Their rows run again from their tokens; one that is found to be the cause ends with `code`."""
         log.error("session %d ends: %s", session.number, why)
         self.tally.add("failed_steps")
         touched = {slot for plan in lost for slot in plan.touched.tolist()}
-        culprits = self._suspects.failed({request.key for slot in touched if (request := session.slots.requests[slot]) is not None})
-        problem = Problem(status=500, code="step_failed", message=f"the step that computes this sequence fails every time: {why}")
-        for key in sorted(culprits):
-            self._fail(self._live[key], problem)
+        keys = {request.key for slot in touched if (request := session.slots.requests[slot]) is not None}
+        culprit = self._suspects.failed(keys) if keys else None
+        if culprit is not None:
+            self._fail(self._live[culprit], Problem(status=500, code=code, message=f"the step that computes this sequence fails every time: {why}"))
         self._attach()
 
     def _attach(self) -> None:
@@ -380,16 +374,20 @@ class Engine:
             for request in self.session.evacuate():
                 self._waiting.push(request)
         self.session = None
+        self._suspects.begin(len(self._live), self._now)
+        self._waiting.hold(self._suspects.holds)
         self._attaching = self._new_session()
         self._out.append((self._args.worker, Attach(self._attaching)))
 
     def _on_attached(self, attached: Attached, now: float) -> None:
         if attached.session != self._attaching:
             return
+        self._incarnation = max(self._incarnation, attached.incarnation)
         geometry = geometry_of(attached, self._args.max_context)
         self._attaching = None
         self.session = Session(attached.session, geometry, self._args, self.tally)
         self._progress = now
+        self._suspects.attached(now)
         for request in self._waiting.all():
             problem = misfit(request.tokens, request.bias, geometry)
             if problem is not None and request.fitted:

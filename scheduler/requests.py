@@ -22,8 +22,8 @@ class Request:
     time. `salt` names the prefixes it may share, None when it shares nothing. `leader` is the first choice of the same prompt, None for the
     first itself. `fitted`: it has been checked against a worker's geometry. `ran`: it had a slot before. `cached`: tokens it did not have to
     compute when it first got one. `hit`: cached tokens last seen while it waited, None before. `passes`: how often others went past it.
-    `bias`: changes to its logits. `top_scores`: alternatives of its prompt's logprobs, -1 when none are wanted; those at positions below `scored`
-    have been delivered. `pooling`: it wants sums of hidden states instead.
+    `held`: it may not run in this session (see `scheduler.suspects`). `bias`: changes to its logits. `top_scores`: alternatives of its prompt's
+    logprobs, -1 when none are wanted; those at positions below `scored` have been delivered. `pooling`: it wants sums of hidden states instead.
     """
 
     key: int
@@ -48,6 +48,7 @@ class Request:
     pooling: Pooling = ""
     slot: int = WAITING
     ran: bool = False
+    held: bool = False
     cached: int = 0
     preemptions: int = 0
     hit: int | None = None

@@ -60,7 +60,7 @@ class Service:
                 self._pulse.beat()
                 if self._session == NO_SESSION and time.monotonic() - last_ready >= READY_SECONDS:
                     last_ready = time.monotonic()
-                    self._send(WorkerReady(worker=self._args.name))
+                    self._send(WorkerReady(worker=self._args.name, incarnation=self._args.incarnation))
                 if self._inbox.wait(WAIT_SECONDS):
                     self._handle_all()
                 else:
@@ -122,6 +122,7 @@ class Service:
                 max_step_tokens=engine.max_step_tokens,
                 context=engine.config.context,
                 vocab=engine.slots.vocab,
+                incarnation=self._args.incarnation,
             )
         )
 

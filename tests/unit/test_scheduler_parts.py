@@ -11,7 +11,6 @@ from scheduler.epochs import Epochs
 from scheduler.errors import InvariantError
 from scheduler.geometry import geometry_of
 from scheduler.session import Session
-from scheduler.suspects import STRIKES, Suspects
 from scheduler.throughput import LONGEST, SHORTEST, UNKNOWN, Throughput
 from scheduler.waiting import AGEING_SECONDS, MAX_PRIORITY, score
 from tests.support.scheduler_bench import Bench, attached, prompt_of
@@ -68,22 +67,6 @@ def test_throughput_forgets_old_seconds() -> None:
     for _ in range(100):
         speed.add(100, 1.0)
     assert 45.0 < speed.retry_after(5000) < 55.0
-
-
-def test_suspects_are_what_failed_steps_have_in_common() -> None:
-    suspects = Suspects()
-    assert suspects.failed({1, 2, 3}) == set()
-    assert suspects.failed({2, 3, 4}) == set()
-    suspects.clear([3])
-    assert suspects.failed({2, 3}) == {2}
-    assert not suspects
-
-
-def test_rows_that_get_tokens_are_no_suspects() -> None:
-    suspects = Suspects()
-    for _ in range(5 * STRIKES):
-        assert suspects.failed({1, 2}) == set()
-        suspects.clear([1, 2])
 
 
 def session_of(bench: Bench) -> Session:
