@@ -27,7 +27,18 @@ class ProcessReport(msgspec.Struct, frozen=True, kw_only=True, tag="report"):
     facts: dict[str, int | float | str] = {}
 
 
-ToSupervisor = ProcessReport
+class Hung(msgspec.Struct, frozen=True, kw_only=True, tag="hung"):
+    """To the supervisor: a process that this one depends on does not answer, and is to be killed and started again.
+
+    `incarnation` is the one that does not answer; of any other nothing is done.
+    """
+
+    name: str
+    incarnation: int
+    reason: str
+
+
+ToSupervisor = ProcessReport | Hung
 
 
 class ProcessState(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,6 +15,7 @@ from messages.text import Problem
 from messages.tokens import FINISH_END_TOKEN, FINISH_ERROR, FINISH_LENGTH, Refused
 from scheduler.args import SchedulerArgs
 from scheduler.bias import Bias, bias_of
+from scheduler.deadlines import Deadlines
 from scheduler.delivery import Delivery, Logprobs, Sampled, failure, read_result
 from scheduler.door import Door
 from scheduler.errors import ContractError, InvariantError, require
@@ -24,11 +25,11 @@ from scheduler.gauges import gauges
 from scheduler.geometry import Geometry, geometry_of
 from scheduler.pace import Pace
 from scheduler.policy import Policy
-from scheduler.requests import WAITING, Request, misfit, read_admit, reads_prompt, salt_of
+from scheduler.requests import WAITING, Arrival, Request, misfit, read_admit, request_of
 from scheduler.scores import delivered
 from scheduler.session import InFlight, Session
 from scheduler.shares import Shares
-from scheduler.slots import Places, Slots
+from scheduler.slots import Places
 from scheduler.suspects import Suspects
 from scheduler.tally import Tally
 from scheduler.throughput import Throughput
@@ -46,7 +47,7 @@ class Engine:
     """Feed it with `receive` (one message), then call `advance` and send what `take` gives, in order.
 
     `new_session` gives session ids that are never repeated. `now` is in seconds of any steady clock. Every accepted key ends exactly once:
-    finished, cancelled or error.
+    finished, cancelled or error. `incarnation` is the newest of the worker's that was heard of.
     """
 
     def __init__(self, args: SchedulerArgs, new_session: Callable[[], int]) -> None:
@@ -55,7 +56,7 @@ class Engine:
         self._args = args
         self._new_session = new_session
         self._attaching: int | None = None
-        self._incarnation = 0
+        self.incarnation = 0
         self._tokenizers = {name: number for number, name in enumerate(args.tokenizers)}
         self._live: dict[int, Request] = {}
         self._shares = Shares()
@@ -68,7 +69,8 @@ class Engine:
         self._closing: Problem | None = None
         self._arrivals = 0
         self._now = 0.0
-        self._progress = 0.0
+        self._progress = self._excused = 0.0
+        self._deadlines = Deadlines(args.step_deadline)
         self._out: list[Outgoing] = []
 
     # What comes in
@@ -140,10 +142,17 @@ class Engine:
         """Of the attached worker; None while none is attached."""
         return None if self.session is None else self.session.geometry
 
-    def stalled(self, now: float) -> bool:
-        """A plan has been in flight for longer than the step deadline."""
-        session = self.session
-        return session is not None and bool(session.inflight) and now - self._progress > self._args.step_deadline
+    def overdue(self, now: float) -> str | None:
+        """That the worker hangs, as a sentence: it has not answered a plan within its deadline."""
+        return None if self.session is None else self.session.overdue(self._deadlines, max(self._progress, self._excused), now)
+
+    def give_up(self, now: float) -> str | None:
+        """Why the worker is to be killed; said once for each session. The next step of the kind that is overdue gets more time."""
+        return None if self.session is None else self.session.give_up(self._deadlines, max(self._progress, self._excused), now)
+
+    def excuse(self, now: float) -> None:
+        """This process has not run for a while; perhaps the worker has not either."""
+        self._excused = now
 
     @property
     def blocked(self) -> str:
@@ -207,25 +216,10 @@ class Engine:
 
     def _accept(self, admit: Admit, key: int, seed: int, tokens: I32, bias: Bias | None, leader: Request | None, now: float) -> Request:
         self._arrivals += 1
-        request = Request(
-            key=key,
-            tokenizer=self._tokenizers[admit.tokenizer],
-            seed=seed,
-            sampling=admit.sampling,
-            end_ids=admit.end_ids,
-            max_tokens=admit.max_tokens,
-            prompt_len=tokens.size,
-            tokens=tokens,
-            order=self._arrivals,
-            score=score(admit.priority, now),
-            arrived=now,
-            priority=admit.priority,
-            tenant=admit.tenant,
-            salt=salt_of(admit, leader, self._arrivals, self._args.prefix_cache),
-            fitted=self.session is not None,
-            leader=None if reads_prompt(admit) else leader,
-            held=self._suspects.holds(key), bias=bias, top_scores=admit.sampling.prompt_logprobs, pooling=admit.pooling,
-        )  # fmt: skip
+        arrival = Arrival(self._arrivals, now, score(admit.priority, now))
+        request = request_of(admit, key, seed, tokens, bias, leader, arrival, self._args.prefix_cache)
+        request.tokenizer = self._tokenizers[admit.tokenizer]
+        request.fitted, request.held = self.session is not None, self._suspects.holds(key)
         self._live[key] = request
         self._shares.join(request.tenant)
         self._waiting.push(request)
@@ -283,8 +277,10 @@ class Engine:
             raise
         session.retire()
         self.tally.add("steps")
-        self._throughput.add(awaited.prefill + awaited.rows, now - max(awaited.sent, self._progress))
-        self._pace.add(awaited.prefill, awaited.rows, result.seconds)
+        work, took = awaited.work, now - max(awaited.sent, self._progress)
+        self._throughput.add(work.prefill + work.rows, took)
+        self._deadlines.add(work, took)
+        self._pace.add(work.prefill, work.rows, result.seconds)
         self._progress = now
         self._out += [(self._args.tokenizers[number], message) for number, message in scored]
         self._deliver(session, sampled)
@@ -312,7 +308,7 @@ class Engine:
         finish = finish_of(slots, rows, length, token, status)
         self.tally.add("generation_tokens", fresh.size)
         index = length - slots.prompt_len[rows] - good
-        delivery = Delivery(place, slots.tokenizer[rows], slots.key[rows], token, finish, index, status, self._cached(slots, rows, index))
+        delivery = Delivery(place, slots.tokenizer[rows], slots.key[rows], token, finish, index, status, slots.hits(rows[index == 0]))
         self._send(delivery, sampled.logprobs, sampled.slots.size)
         if self._suspects:
             self._suspects.progressed(slots.key[fresh].tolist())
@@ -328,11 +324,6 @@ class Engine:
         for tenant, tokens in tenants.items():
             self._shares.charge(tenant, tokens)
 
-    def _cached(self, slots: Slots, rows: Places, index: I32) -> dict[int, int]:
-        """Prompt tokens that were cached before the request came, of the rows whose first token this is: further choices have none."""
-        first = [slots.requests[slot] for slot in rows[index == 0].tolist()]
-        return {request.key: request.cached for request in first if request is not None and request.cached and request.leader is None}
-
     def _send(self, delivery: Delivery, logprobs: Logprobs | None, rows: int) -> None:
         for number, message in delivery.messages(logprobs, rows):
             self._out.append((self._args.tokenizers[number], message))
@@ -342,9 +333,9 @@ class Engine:
     def _on_ready(self, ready: WorkerReady) -> None:
         if ready.worker != self._args.worker:
             raise ContractError(f"a worker called {ready.worker!r} is ready; expected {self._args.worker!r}")
-        if ready.incarnation < self._incarnation:
+        if ready.incarnation < self.incarnation:
             return
-        self._incarnation = ready.incarnation
+        self.incarnation = ready.incarnation
         session = self.session
         if session is not None and session.inflight:
             self._session_broken(session, list(session.inflight), POISON, "the worker has restarted with a step in flight")
@@ -382,7 +373,7 @@ class Engine:
     def _on_attached(self, attached: Attached, now: float) -> None:
         if attached.session != self._attaching:
             return
-        self._incarnation = max(self._incarnation, attached.incarnation)
+        self.incarnation = max(self.incarnation, attached.incarnation)
         geometry = geometry_of(attached, self._args.max_context)
         self._attaching = None
         self.session = Session(attached.session, geometry, self._args, self.tally)

@@ -1,6 +1,7 @@
 """One sequence from its acceptance to its end, and what makes a request unacceptable."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from messages.admit import Admit
 from messages.sampling import Pooling, SamplingParams
@@ -27,7 +28,6 @@ class Request:
     """
 
     key: int
-    tokenizer: int
     seed: int
     sampling: SamplingParams
     end_ids: list[int]
@@ -40,7 +40,8 @@ class Request:
     priority: int
     tenant: str
     salt: str | None
-    fitted: bool
+    tokenizer: int = 0
+    fitted: bool = False
     leader: "Request | None" = None
     bias: Bias | None = None
     top_scores: int = -1
@@ -57,6 +58,39 @@ class Request:
     def limit(self, geometry: Geometry) -> int:
         """Tokens (prompt + generated) at which it ends."""
         return geometry.context if self.max_tokens is None else min(self.prompt_len + self.max_tokens, geometry.context)
+
+
+class Arrival(NamedTuple):
+    """Number and time of a request, and its place in the line."""
+
+    order: int
+    time: float
+    score: float
+
+
+def request_of(
+    admit: Admit, key: int, seed: int, tokens: I32, bias: Bias | None, leader: Request | None, arrival: Arrival, cache: bool
+) -> Request:  # fmt: skip
+    """The request of one of the Admit's keys. `cache` as in `salt_of`."""
+    return Request(
+        key=key,
+        seed=seed,
+        sampling=admit.sampling,
+        end_ids=admit.end_ids,
+        max_tokens=admit.max_tokens,
+        prompt_len=tokens.size,
+        tokens=tokens,
+        order=arrival.order,
+        score=arrival.score,
+        arrived=arrival.time,
+        priority=admit.priority,
+        tenant=admit.tenant,
+        salt=salt_of(admit, leader, arrival.order, cache),
+        leader=None if reads_prompt(admit) else leader,
+        bias=bias,
+        top_scores=admit.sampling.prompt_logprobs,
+        pooling=admit.pooling,
+    )
 
 
 def read_admit(admit: Admit, tokenizers: dict[str, int]) -> I32:

@@ -8,7 +8,7 @@ from typing import Any
 import zmq
 
 from messages.admit import FromTokenizerProc
-from messages.cluster import LOADING, READY, STALLED, STOPPING, ClusterState
+from messages.cluster import LOADING, READY, STALLED, STOPPING, ClusterState, Hung
 from messages.plan import StepPlan
 from messages.result import FromWorker
 from messages.text import Problem
@@ -20,7 +20,7 @@ from scheduler.recorded import RecordedEngine
 from scheduler.recorder import start_recording
 from scheduler.tracing import Tracing
 from transport.lifetime import Lifetime
-from transport.reports import CLUSTER_FEED, Reporter
+from transport.reports import CLUSTER_FEED, SUPERVISOR, Reporter
 from transport.sockets import Inbox, Outbox, Subscription
 from transport.trace import open_trace
 
@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 TICK_SECONDS = 0.2
 STUCK_SECONDS = 5.0
 LINGER_MS = 500
+PAUSE_SECONDS = 2.0
+"""A turn that comes so much later than the one before was kept from running, as others may have been."""
 MOST_REPAIRS, REPAIR_WINDOW_SECONDS = 5, 60.0
 
 
@@ -57,6 +59,7 @@ class Service:
         self._inbox: Inbox[FromTokenizerProc | FromWorker] = Inbox(self._context, args.run_dir, args.name, FromTokenizerProc | FromWorker)
         names = [args.worker, *args.tokenizers]
         self._outboxes = {name: Outbox(self._context, args.run_dir, name, linger_ms=LINGER_MS) for name in names}
+        self._supervisor = Outbox(self._context, args.run_dir, SUPERVISOR, linger_ms=LINGER_MS)
         self._cluster: Subscription[ClusterState] = Subscription(self._context, args.run_dir, CLUSTER_FEED, ClusterState)
         self._recorder = None if args.record is None else start_recording(args)
         self._engine = Engine(args, Sessions()) if self._recorder is None else RecordedEngine(args, Sessions(), self._recorder)
@@ -83,7 +86,10 @@ class Service:
 
     def _turn(self) -> None:
         self._inbox.wait(TICK_SECONDS)
-        now = self._beat = time.monotonic()
+        now = time.monotonic()
+        if now - self._beat > PAUSE_SECONDS:
+            self._engine.excuse(now)
+        self._beat = now
         self._take_in(now)
         composing = time.monotonic()
         try:
@@ -94,6 +100,7 @@ class Service:
         if now - self._tick >= TICK_SECONDS:
             self._tick = now
             self._watch_cluster()
+            self._watch_worker(now)
             self._self_check()
             self._report(now)
 
@@ -153,6 +160,13 @@ class Service:
                     self._incarnations[process.name] = process.incarnation
                     self._engine.tokenizer_lost(process.name)
 
+    def _watch_worker(self, now: float) -> None:
+        """Have a worker that misses a deadline killed, once: the next one is of another session."""
+        why = self._engine.give_up(now)
+        if why is not None:
+            log.error("%s hangs: %s", self._args.worker, why)
+            self._supervisor.send(Hung(name=self._args.worker, incarnation=self._engine.incarnation, reason=why))
+
     def _report(self, now: float) -> None:
         counters = {name: float(count) for name, count in self._engine.tally.counts.items()}
         counters["bad_frames"] = self._inbox.bad_frames
@@ -177,8 +191,8 @@ class Service:
             return STOPPING, ""
         if self._engine.geometry is None:
             return LOADING, "waiting for the worker"
-        if self._engine.stalled(now):
-            return STALLED, f"no result from the worker for {self._args.step_deadline:g} s"
+        if (overdue := self._engine.overdue(now)) is not None:
+            return STALLED, overdue
         return READY, ""
 
     def _drain(self) -> None:
@@ -199,6 +213,7 @@ class Service:
         self._reporter.close()
         self._inbox.close()
         self._cluster.close()
+        self._supervisor.close()
         for outbox in self._outboxes.values():
             outbox.close()
         self._context.term()

@@ -13,6 +13,7 @@ from messages.plan import Scores, StepPlan
 from scheduler.args import SchedulerArgs
 from scheduler.bias import biases
 from scheduler.blocks import Columns
+from scheduler.deadlines import Deadlines, Work
 from scheduler.errors import InvariantError, require
 from scheduler.geometry import Geometry
 from scheduler.headroom import Headroom
@@ -28,14 +29,13 @@ from transport.columns import I32, pack_slots
 
 @dataclass(frozen=True, slots=True)
 class InFlight:
-    """A plan whose result is awaited. `sampled`: the slot column its result must have; `prefill` tokens and decode `rows`; `sent`: when; `scores`:
-    prompt positions whose logprobs it must have."""
+    """A plan whose result is awaited. `sampled`: the slot column its result must have; `sent`: when; `scores`: prompt positions whose logprobs it
+    must have."""
 
     step: int
     sampled: bytes
     touched: I32
-    prefill: int
-    rows: int
+    work: Work
     sent: float
     scores: Scores | None
 
@@ -60,6 +60,7 @@ class Session:
         self.headroom = Headroom(geometry.block_size)
         self.inflight: deque[InFlight] = deque()
         self.prefilling: list[int] = []
+        self._given_up: str | None = None
         self._run_ahead = args.run_ahead
         self._keep = args.prefix_cache
         self._tally = tally
@@ -221,9 +222,8 @@ class Session:
         sampled = np.asarray([chunk.slot for chunk in composition.chunks if chunk.last], dtype=np.int32).tobytes() + composition.decode.tobytes()
         touched = np.concatenate([np.asarray([chunk.slot for chunk in composition.chunks], dtype=np.int32), composition.decode])
         self.slots.last_step[touched] = self._step
-        prefill = sum(chunk.count for chunk in composition.chunks)
         scored = scores(self.slots, composition.chunks)
-        self.inflight.append(InFlight(self._step, sampled, touched, prefill, composition.decode.size, now, scored))
+        self.inflight.append(InFlight(self._step, sampled, touched, self._work(composition), now, scored))
         self.headroom.planned()
         sealed = StepPlan(
             session=self.number,
@@ -240,6 +240,11 @@ class Session:
         self._released = []
         self._decode = decode
         return sealed
+
+    def _work(self, composition: Composition) -> Work:
+        decode, chunks = composition.decode, composition.chunks
+        reads = int(self.slots.planned[decode].sum()) + sum(chunk.count * (chunk.start + chunk.count) for chunk in chunks)
+        return Work(sum(chunk.count for chunk in chunks), decode.size, reads)
 
     def retire(self) -> InFlight:
         """The oldest plan's result is here: what only it could still touch becomes free."""
@@ -260,6 +265,24 @@ class Session:
             self.prefilling.remove(slot)
         self.pool.end(slot, int(self.slots.last_step[slot]))
         self._released += self.slots.end(slot)
+
+    def overdue(self, deadlines: Deadlines, since: float, now: float) -> str | None:
+        """That the oldest plan in flight, awaited `since` then or since it was sent, is late: a sentence. Once it was given up that stays so."""
+        if self._given_up is not None or not self.inflight:
+            return self._given_up
+        plan = self.inflight[0]
+        limit = deadlines.of(plan.work)
+        if now - max(plan.sent, since) <= limit:
+            return None
+        return f"no result for {limit:.0f} s of a step with {plan.work.prefill} prompt tokens and {plan.work.rows} decode rows"
+
+    def give_up(self, deadlines: Deadlines, since: float, now: float) -> str | None:
+        """What `overdue` says, once."""
+        if self._given_up is not None or (why := self.overdue(deadlines, since, now)) is None:
+            return None
+        deadlines.missed(self.inflight[0].work)
+        self._given_up = why
+        return why
 
     def rescue(self, request: Request) -> bool:
         """Take a live request out of a session whose state is wrong; False when its tokens are lost."""

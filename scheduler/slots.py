@@ -99,6 +99,11 @@ class Slots:
         """A copy of the row's tokens."""
         return self.history[slot, : self.length[slot]].copy()
 
+    def hits(self, rows: Places) -> dict[int, int]:
+        """Prompt tokens that were cached before the request came, by key, of running rows: further choices of a prompt have none."""
+        requests = [self.requests[slot] for slot in rows.tolist()]
+        return {request.key: request.cached for request in requests if request is not None and request.cached and request.leader is None}
+
     def check(self, run_ahead: int) -> None:
         """Raises InvariantError. `run_ahead`: plans in flight at most."""
         running = self.state == RUNNING

@@ -113,9 +113,21 @@ def test_phases(service: Service) -> None:
     assert service._engine._attaching is not None
     take_in(service, msgspec.structs.replace(attached(), session=service._engine._attaching), admit(1, "tokenizer0"))
     assert service._phase_now(time.monotonic())[0] == READY
-    assert service._phase_now(time.monotonic() + 100) == (STALLED, "no result from the worker for 60 s")
+    stalled = STALLED, "no result for 60 s of a step with 2 prompt tokens and 0 decode rows"
+    assert service._phase_now(time.monotonic() + 100) == stalled
+    for _ in range(2):
+        service._watch_worker(time.monotonic() + 100)
+    assert service._phase_now(time.monotonic()) == stalled, "it is to be killed"
     service._lifetime.stopping.set()
     assert service._phase_now(0.0)[0] == STOPPING
+
+
+def test_a_scheduler_that_did_not_run_blames_nobody(service: Service) -> None:
+    ready(service)
+    take_in(service, admit(1, "tokenizer0"))
+    service._beat -= 100
+    service._turn()
+    assert service._engine.overdue(time.monotonic() + 59) is None
 
 
 def test_it_runs_until_asked_to_stop_and_ends_what_is_left(run_dir: Path) -> None:
