@@ -1,6 +1,7 @@
 """The scheduler as a state machine: messages and a clock go in, messages come out. No sockets, no time, no randomness of its own."""
 
 import logging
+import math
 from collections import Counter
 from collections.abc import Callable
 
@@ -144,11 +145,20 @@ class Engine:
 
     def overdue(self, now: float) -> str | None:
         """That the worker hangs, as a sentence: it has not answered a plan within its deadline."""
-        return None if self.session is None else self.session.overdue(self._deadlines, max(self._progress, self._excused), now)
+        return None if self.session is None else self.session.overdue(self._deadlines, self._since, now)
 
     def give_up(self, now: float) -> str | None:
         """Why the worker is to be killed; said once for each session. The next step of the kind that is overdue gets more time."""
-        return None if self.session is None else self.session.give_up(self._deadlines, max(self._progress, self._excused), now)
+        return None if self.session is None else self.session.give_up(self._deadlines, self._since, now)
+
+    def awaited(self, now: float) -> dict[str, float]:
+        """Seconds for which the oldest plan in flight has been awaited, and after which it is late (0 and 0: none is; the latter 0: never)."""
+        waited, limit = (0.0, 0.0) if self.session is None else self.session.awaited(self._deadlines, self._since, now)
+        return {"awaited_seconds": waited, "deadline_seconds": limit if limit < math.inf else 0.0}
+
+    @property
+    def _since(self) -> float:
+        return max(self._progress, self._excused)
 
     def excuse(self, now: float) -> None:
         """This process has not run for a while; perhaps the worker has not either."""

@@ -172,7 +172,7 @@ class Service:
         counters["bad_frames"] = self._inbox.bad_frames
         if self._recorder is not None:
             counters["record_errors"] = self._recorder.errors
-        self._reporter.numbers(self._engine.gauges(), counters)
+        self._reporter.numbers(self._engine.gauges() | self._engine.awaited(now), counters)
         geometry = self._engine.geometry
         if geometry is not None and geometry != self._facts:
             self._facts = geometry

@@ -266,15 +266,19 @@ class Session:
         self.pool.end(slot, int(self.slots.last_step[slot]))
         self._released += self.slots.end(slot)
 
+    def awaited(self, deadlines: Deadlines, since: float, now: float) -> tuple[float, float]:
+        """How long the oldest plan in flight has been awaited, `since` then or since it was sent, and how long it may be; 0 and 0 without one."""
+        if not self.inflight:
+            return 0.0, 0.0
+        return max(0.0, now - max(self.inflight[0].sent, since)), deadlines.of(self.inflight[0].work)
+
     def overdue(self, deadlines: Deadlines, since: float, now: float) -> str | None:
-        """That the oldest plan in flight, awaited `since` then or since it was sent, is late: a sentence. Once it was given up that stays so."""
-        if self._given_up is not None or not self.inflight:
+        """That the oldest plan in flight is late: a sentence. Once it was given up that stays so."""
+        waited, limit = self.awaited(deadlines, since, now)
+        if self._given_up is not None or waited <= limit:
             return self._given_up
-        plan = self.inflight[0]
-        limit = deadlines.of(plan.work)
-        if now - max(plan.sent, since) <= limit:
-            return None
-        return f"no result for {limit:.0f} s of a step with {plan.work.prefill} prompt tokens and {plan.work.rows} decode rows"
+        work = self.inflight[0].work
+        return f"no result for {limit:.0f} s of a step with {work.prefill} prompt tokens and {work.rows} decode rows"
 
     def give_up(self, deadlines: Deadlines, since: float, now: float) -> str | None:
         """What `overdue` says, once."""

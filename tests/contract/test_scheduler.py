@@ -160,6 +160,8 @@ def test_phases_facts_service_and_exit(start: Callable[..., Neighbours]) -> None
         "blocks": 24,
         "blocks_used": 0,
         "blocks_retiring": 0,
+        "awaited_seconds": 0,
+        "deadline_seconds": 0,
     }
     counters = last.counters
     assert counters["accepted"] == counters["finished_stop"] + counters["finished_length"] + counters["cancelled"] + counters["errors"]

@@ -254,6 +254,23 @@ def test_a_worker_that_hangs_is_given_up_once_and_the_step_gets_more_time() -> N
     assert_served(bench, keys)
 
 
+def test_how_long_a_step_is_awaited_and_may_be() -> None:
+    bench = Bench(step_deadline=60.0)
+    idle = {"awaited_seconds": 0.0, "deadline_seconds": 0.0}
+    assert bench.engine.awaited(bench.now + 1) == idle
+    load(bench, 2)
+    bench.plan()
+    assert bench.engine.awaited(bench.now + 7) == {"awaited_seconds": 7.0, "deadline_seconds": 60.0}
+    bench.worker.restart()
+    bench.deliver()
+    assert bench.engine.awaited(bench.now) == idle
+    patient = Bench(step_deadline=0.0)
+    load(patient, 2)
+    patient.plan()
+    assert patient.engine.awaited(patient.now + 7e9) == {"awaited_seconds": 7e9, "deadline_seconds": 0.0}
+    assert patient.engine.overdue(patient.now + 7e9) is None
+
+
 def test_a_scheduler_that_was_kept_from_running_begins_to_wait_anew() -> None:
     bench = Bench(step_deadline=60.0)
     load(bench, 2)
