@@ -18,6 +18,18 @@ class WorkerReady(msgspec.Struct, frozen=True, kw_only=True, tag="worker_ready")
     incarnation: int = 0
 
 
+class Origin(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker was started with, as far as its results depend on it."""
+
+    model: str
+    device: str
+    dtype: str
+    kv_dtype: str
+    weights: str
+    dummy_weights: bool
+    max_context: int | None
+
+
 class Attached(msgspec.Struct, frozen=True, kw_only=True, tag="attached"):
     """The geometry a session runs with. `blocks` counts usable blocks with ids 0..blocks-1 (the dummy block is the worker's own).
 
@@ -35,6 +47,7 @@ class Attached(msgspec.Struct, frozen=True, kw_only=True, tag="attached"):
     context: int
     vocab: int
     incarnation: int = 0
+    origin: Origin | None = None
 
 
 class ScoreColumns(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,7 +2,6 @@
 
 import logging
 import math
-from collections import Counter
 from collections.abc import Callable
 
 import msgspec
@@ -11,13 +10,14 @@ import numpy as np
 from messages.admit import Abort, Admit, FromTokenizerProc
 from messages.explain import Explain
 from messages.plan import Attach
+from messages.poison import Poison
 from messages.result import OK, Attached, FromWorker, StepFailed, StepResult, WorkerReady
 from messages.text import Problem
 from messages.tokens import FINISH_END_TOKEN, FINISH_ERROR, FINISH_LENGTH, Refused
 from scheduler.args import SchedulerArgs
 from scheduler.bias import Bias, bias_of
 from scheduler.deadlines import Deadlines
-from scheduler.delivery import Delivery, Logprobs, Sampled, failure, read_result
+from scheduler.delivery import Delivery, Sampled, failure, read_result
 from scheduler.door import Door
 from scheduler.errors import ContractError, InvariantError, require
 from scheduler.explain import Scene, explain
@@ -30,7 +30,6 @@ from scheduler.requests import WAITING, Arrival, Request, misfit, read_admit, re
 from scheduler.scores import delivered
 from scheduler.session import InFlight, Session
 from scheduler.shares import Shares
-from scheduler.slots import Places
 from scheduler.suspects import Suspects
 from scheduler.tally import Tally
 from scheduler.throughput import Throughput
@@ -57,6 +56,7 @@ class Engine:
         self._args = args
         self._new_session = new_session
         self._attaching: int | None = None
+        self._found: list[Poison] = []
         self.incarnation = 0
         self._tokenizers = {name: number for number, name in enumerate(args.tokenizers)}
         self._live: dict[int, Request] = {}
@@ -116,6 +116,11 @@ class Engine:
         """Messages to send since the last call: (name of the inbox, message)."""
         out, self._out = self._out, []
         return out
+
+    def take_poison(self) -> list[Poison]:
+        """Requests that were found to end the worker since the last call; they have been failed."""
+        found, self._found = self._found, []
+        return found
 
     def tokenizer_lost(self, name: str) -> None:
         """This tokenizer has died or restarted: nobody waits for its keys any more."""
@@ -314,12 +319,13 @@ class Engine:
         slots.length[rows] = length
         session.grown(rows, length)
         if len(self._shares) > 1:
-            self._charge(session, fresh)
+            self._shares.charge_each(session.slots.tenants(fresh))
         finish = finish_of(slots, rows, length, token, status)
         self.tally.add("generation_tokens", fresh.size)
         index = length - slots.prompt_len[rows] - good
         delivery = Delivery(place, slots.tokenizer[rows], slots.key[rows], token, finish, index, status, slots.hits(rows[index == 0]))
-        self._send(delivery, sampled.logprobs, sampled.slots.size)
+        for number, message in delivery.messages(sampled.logprobs, sampled.slots.size):
+            self._out.append((self._args.tokenizers[number], message))
         if self._suspects:
             self._suspects.progressed(slots.key[fresh].tolist())
         if failed:
@@ -327,16 +333,6 @@ class Engine:
                 session.pool.forget(slot)
         for done in np.flatnonzero(finish).tolist():
             self._end(self._live[int(delivery.key[done])], COUNTER_OF[int(finish[done])])
-
-    def _charge(self, session: Session, rows: Places) -> None:
-        """Each of `rows` costs its tenant a token."""
-        tenants = Counter(request.tenant for slot in rows.tolist() if (request := session.slots.requests[slot]) is not None)
-        for tenant, tokens in tenants.items():
-            self._shares.charge(tenant, tokens)
-
-    def _send(self, delivery: Delivery, logprobs: Logprobs | None, rows: int) -> None:
-        for number, message in delivery.messages(logprobs, rows):
-            self._out.append((self._args.tokenizers[number], message))
 
     # The worker
 
@@ -348,7 +344,7 @@ class Engine:
         self.incarnation = ready.incarnation
         session = self.session
         if session is not None and session.inflight:
-            self._session_broken(session, list(session.inflight), POISON, "the worker has restarted with a step in flight")
+            self._session_broken(session, list(session.inflight), POISON, session.given_up or "the worker died with a step in flight")
         else:
             self._attach()
 
@@ -366,7 +362,9 @@ class Engine:
         keys = {request.key for slot in touched if (request := session.slots.requests[slot]) is not None}
         culprit = self._suspects.failed(keys) if keys else None
         if culprit is not None:
-            self._fail(self._live[culprit], Problem(status=500, code=code, message=f"the step that computes this sequence fails every time: {why}"))
+            self._found.append(session.poison(why))
+            told = "this sequence ends the worker" if code == POISON else "the step that computes this sequence fails"
+            self._fail(self._live[culprit], Problem(status=500, code=code, message=f"{told} every time, with nothing else in flight too: {why}"))
         self._attach()
 
     def _attach(self) -> None:
@@ -386,7 +384,7 @@ class Engine:
         self.incarnation = max(self.incarnation, attached.incarnation)
         geometry = geometry_of(attached, self._args.max_context)
         self._attaching = None
-        self.session = Session(attached.session, geometry, self._args, self.tally)
+        self.session = Session(attached, geometry, self._args, self.tally, self._suspects.lone)
         self._progress = now
         self._suspects.attached(now)
         for request in self._waiting.all():

@@ -3,6 +3,7 @@
 import logging
 import random
 import time
+from pathlib import Path
 from typing import Any
 
 import zmq
@@ -10,12 +11,14 @@ import zmq
 from messages.admit import FromTokenizerProc
 from messages.cluster import LOADING, READY, STALLED, STOPPING, ClusterState, Hung
 from messages.plan import StepPlan
+from messages.poison import Poison
 from messages.result import FromWorker
 from messages.text import Problem
 from scheduler.args import SchedulerArgs
 from scheduler.engine import Engine
 from scheduler.errors import ContractError, InvariantError
 from scheduler.geometry import Geometry
+from scheduler.poison import keep_poison
 from scheduler.recorded import RecordedEngine
 from scheduler.recorder import start_recording
 from scheduler.tracing import Tracing
@@ -139,7 +142,9 @@ class Service:
         self._engine.repair(error)
 
     def _send(self, composing: float = 0.0) -> None:
-        """`composing`: since when what is sent was made."""
+        """`composing`: since when what is sent was made. A request's steps are kept before its client hears of its end."""
+        for poison in self._engine.take_poison():
+            self._keep(poison)
         for name, message in self._engine.take():
             if not self._outboxes[name].send(message) and name != self._args.worker:
                 self._engine.tokenizer_lost(name)
@@ -166,6 +171,11 @@ class Service:
         if why is not None:
             log.error("%s hangs: %s", self._args.worker, why)
             self._supervisor.send(Hung(name=self._args.worker, incarnation=self._engine.incarnation, reason=why))
+
+    def _keep(self, poison: Poison) -> None:
+        path = keep_poison(Path(self._args.run_dir), poison)
+        kept = "" if path is None else f"; its steps, with its token ids, are in {path}, for `replay`"
+        log.error("a request was found to end the worker and has been failed: %s%s", poison.why, kept)
 
     def _report(self, now: float) -> None:
         counters = {name: float(count) for name, count in self._engine.tally.counts.items()}

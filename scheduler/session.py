@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from messages.plan import Scores, StepPlan
+from messages.poison import Poison
+from messages.result import Attached
 from scheduler.args import SchedulerArgs
 from scheduler.bias import biases
 from scheduler.blocks import Columns
@@ -52,15 +54,17 @@ class Ready:
 
 
 class Session:
-    def __init__(self, number: int, geometry: Geometry, args: SchedulerArgs, tally: Tally) -> None:
-        self.number = number
+    """Of the worker `attached`. With `keeps` its plans are kept for `poison`."""
+
+    def __init__(self, attached: Attached, geometry: Geometry, args: SchedulerArgs, tally: Tally, keeps: bool = False) -> None:
+        self.number = attached.session
         self.geometry = geometry
         self.slots = Slots(geometry)
         self.pool = Pool(geometry, args.prefix_cache, tally)
         self.headroom = Headroom(geometry.block_size)
         self.inflight: deque[InFlight] = deque()
         self.prefilling: list[int] = []
-        self._given_up: str | None = None
+        self.given_up: str | None = None
         self._run_ahead = args.run_ahead
         self._keep = args.prefix_cache
         self._tally = tally
@@ -69,6 +73,8 @@ class Session:
         self._refused: Request | None = None
         self._refused_at = 0
         self._decode = b""
+        self._attached = attached
+        self._kept: list[StepPlan] | None = [] if keeps else None
 
     @property
     def may_plan(self) -> bool:
@@ -239,6 +245,8 @@ class Session:
         )
         self._released = []
         self._decode = decode
+        if self._kept is not None:
+            self._kept.append(sealed)
         return sealed
 
     def _work(self, composition: Composition) -> Work:
@@ -275,18 +283,23 @@ class Session:
     def overdue(self, deadlines: Deadlines, since: float, now: float) -> str | None:
         """That the oldest plan in flight is late: a sentence. Once it was given up that stays so."""
         waited, limit = self.awaited(deadlines, since, now)
-        if self._given_up is not None or waited <= limit:
-            return self._given_up
+        if self.given_up is not None or waited <= limit:
+            return self.given_up
         work = self.inflight[0].work
         return f"no result for {limit:.0f} s of a step with {work.prefill} prompt tokens and {work.rows} decode rows"
 
     def give_up(self, deadlines: Deadlines, since: float, now: float) -> str | None:
         """What `overdue` says, once."""
-        if self._given_up is not None or (why := self.overdue(deadlines, since, now)) is None:
+        if self.given_up is not None or (why := self.overdue(deadlines, since, now)) is None:
             return None
         deadlines.missed(self.inflight[0].work)
-        self._given_up = why
+        self.given_up = why
         return why
+
+    def poison(self, why: str) -> Poison:
+        """All its plans, which ended the worker."""
+        plans = self._kept or []
+        return Poison(attached=self._attached, plans=plans, answered=len(plans) - len(self.inflight), why=why)
 
     def rescue(self, request: Request) -> bool:
         """Take a live request out of a session whose state is wrong; False when its tokens are lost."""

@@ -1,5 +1,7 @@
 """The slot table: one column per fact, one row per slot."""
 
+from collections import Counter
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -98,6 +100,10 @@ class Slots:
     def known(self, slot: int) -> I32:
         """A copy of the row's tokens."""
         return self.history[slot, : self.length[slot]].copy()
+
+    def tenants(self, rows: Places) -> Counter[str]:
+        """How many of running `rows` each tenant has."""
+        return Counter(request.tenant for slot in rows.tolist() if (request := self.requests[slot]) is not None)
 
     def hits(self, rows: Places) -> dict[int, int]:
         """Prompt tokens that were cached before the request came, by key, of running rows: further choices of a prompt have none."""

@@ -7,7 +7,7 @@ import zmq
 
 from messages.cluster import READY, STOPPING
 from messages.plan import Attach, Shutdown, StepPlan, ToWorker
-from messages.result import Attached, FromWorker, StepFailed, WorkerReady
+from messages.result import Attached, FromWorker, Origin, StepFailed, WorkerReady
 from transport.lifetime import Lifetime
 from transport.reports import Reporter
 from transport.sockets import Inbox, Outbox
@@ -123,6 +123,7 @@ class Service:
                 context=engine.config.context,
                 vocab=engine.slots.vocab,
                 incarnation=self._args.incarnation,
+                origin=_origin(self._args),
             )
         )
 
@@ -155,3 +156,15 @@ class Service:
                 "bad_frames": float(self._inbox.bad_frames),
             },
         )
+
+
+def _origin(args: WorkerArgs) -> Origin:
+    return Origin(
+        model=args.model,
+        device=args.device,
+        dtype=args.dtype,
+        kv_dtype=args.kv_dtype,
+        weights=args.weights,
+        dummy_weights=args.dummy_weights,
+        max_context=args.max_context,
+    )

@@ -68,11 +68,11 @@ class Neighbours:
             for answer in inbox.drain():
                 assert isinstance(answer, Tokens | Refused)
                 self.clients[name].receive(answer)
-        for message in self._supervisor.drain():
-            if isinstance(message, Hung):
-                self.hung.append(message)
+        for told in self._supervisor.drain():
+            if isinstance(told, Hung):
+                self.hung.append(told)
             else:
-                self.reports.append(message)
+                self.reports.append(told)
 
     def phase(self, phase: str) -> Callable[[], bool]:
         return lambda: bool(self.reports) and self.reports[-1].phase == phase

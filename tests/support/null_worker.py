@@ -120,21 +120,7 @@ class NullWorker:
         match message:
             case Attach():
                 self._forget(message.session)
-                g = self.geometry
-                self.pending.append(
-                    Attached(
-                        session=message.session,
-                        worker=g.worker,
-                        blocks=g.blocks,
-                        block_size=g.block_size,
-                        max_slots=g.max_slots,
-                        max_blocks_per_slot=g.max_blocks_per_slot,
-                        max_step_tokens=g.max_step_tokens,
-                        context=g.context,
-                        vocab=g.vocab,
-                        incarnation=g.incarnation,
-                    )
-                )
+                self.pending.append(replace(self.geometry, session=message.session))
             case StepPlan():
                 if message.session == self._session:
                     self._run(message)

@@ -11,6 +11,7 @@ import zmq
 
 from messages.admit import Admit, FromTokenizerProc
 from messages.cluster import LOADING, READY, STALLED, STOPPING, ClusterState, ProcessState
+from messages.poison import Poison
 from messages.result import FromWorker, WorkerReady
 from messages.sampling import SamplingParams
 from scheduler import __main__ as main_module
@@ -248,3 +249,18 @@ def test_an_error_of_our_own_is_repaired_but_not_for_ever(service: Service, monk
     service._repairs = [time.monotonic() - 2 * REPAIR_WINDOW_SECONDS] * MOST_REPAIRS
     service._repair(OverflowError("later"))
     service._engine.check()
+
+
+def test_the_steps_of_a_poison_request_are_kept_and_it_says_where(
+    service: Service, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:  # fmt: skip
+    monkeypatch.setattr(service._engine, "take_poison", lambda: [Poison(attached=attached(), plans=[], answered=0, why="it died")])
+    service._turn()
+    path = Path(service._args.run_dir) / "poison-1.plan"
+    assert b"it died" in path.read_bytes()
+    assert str(path) in caplog.text
+    monkeypatch.setattr("scheduler.service.keep_poison", lambda folder, poison: None)
+    service._turn()
+    assert caplog.text.count(str(path)) == 1
+    assert caplog.text.count("a request was found to end the worker") == 2
+    monkeypatch.undo()
