@@ -80,6 +80,15 @@ def worker_arguments(args: argparse.Namespace, attached: Attached) -> dict[str, 
     }
 
 
+def mismatch(before: Attached, now: Attached) -> str | None:
+    """Why plans for the worker `before`, which name its slots, blocks and tokens, cannot be run by the one there is `now`; None when they can."""
+    for name in ("block_size", "vocab", "blocks", "max_slots", "max_step_tokens"):
+        old, new = getattr(before, name), getattr(now, name)
+        if new < old or (new != old and name in ("block_size", "vocab")):
+            return f"its {name} is {old}, and {new} here"
+    return None
+
+
 class Outcome(msgspec.Struct, frozen=True):
     """What became of a step, in words."""
 
@@ -113,18 +122,12 @@ class Replay(Stand):
             answer = self._answer(self._startup_timeout)
             if not isinstance(answer, Attached):
                 raise LauncherError("the worker could not be attached")
-            self._compare(answer)
+            if (other := mismatch(self._attached, answer)) is not None:
+                raise LauncherError(f"the plans are of another worker: {other}")
         except BaseException:
             self.__exit__(None, None, None)
             raise
         return self
-
-    def _compare(self, answer: Attached) -> None:
-        """The plans name slots, blocks and tokens of the worker that ended. Raises LauncherError."""
-        for name in ("blocks", "block_size", "max_slots", "max_step_tokens", "vocab"):
-            before, now = getattr(self._attached, name), getattr(answer, name)
-            if now < before if name in ("blocks", "max_step_tokens") else now != before:
-                raise LauncherError(f"this worker is another one: {name} is {now} instead of {before}")
 
     def step(self, plan: StepPlan, seconds: float) -> Outcome:
         """Run one plan, and wait `seconds` at most."""
