@@ -56,7 +56,7 @@ def _bring(
     bars: gl.tuple, pointers: gl.tuple, numbers: gl.tuple,
     G: gl.constexpr, K: gl.constexpr, D: gl.constexpr, P: gl.constexpr, BN: gl.constexpr, STAGES: gl.constexpr,
 ) -> None:  # fmt: skip
-    q_ready, q_empty, k_ready, k_empty, v_ready, v_empty = bars
+    q_ready, q_empty, k_ready, k_empty, v_ready, v_empty, _v_clear = bars
     table_ptr, slot_ptr, position_ptr, tile_ptr = pointers
     tiles, table_stride, programs, cells = numbers
     C: gl.constexpr = D // 64
@@ -126,11 +126,12 @@ def _work(
     P_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, O_LAYOUT, 2)
     TINY: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
     dtype: gl.constexpr = q_tiles.dtype
-    q_ready, q_empty, k_ready, k_empty, v_ready, v_empty = bars
+    q_ready, q_empty, k_ready, k_empty, v_ready, v_empty, v_clear = bars
     _table_ptr, slot_ptr, position_ptr, tile_ptr = pointers
     tiles, _table_stride, programs, _cells = numbers
     q = q_tiles.index(part)
     done = 0
+    cleared = 0
     rounds = gl.cdiv(tiles * K, programs)
     for number in range(rounds):
         there, kv_head, first, count, start, _slot = _item(number, K, tile_ptr, position_ptr, slot_ptr, programs, tiles)
@@ -168,14 +169,19 @@ def _work(
             mbarrier.arrive(q_empty, count=1)
             mbarrier.wait(v_ready.index(stage), done // STAGES & 1)
             if length % 16 != 0:
-                # What lies after the last key in its block may be NaN, which a weight of 0 does not hide.
-                left = length % 16
-                for c in gl.static_range(C):
-                    block = v_smem.index((stage * C + c) * N + length % BN // 16)
-                    row = gl.arange(0, 16, layout=gl.SliceLayout(1, TINY))
-                    v = block.load(TINY)
-                    block.store(gl.where((row < left)[:, None], v, gl.zeros([16, 64], dtype, layout=TINY)))
-                fence_async_shared()
+                # What lies after the last key in its block may be NaN, which a weight of 0 does not hide. One group clears it for both.
+                if part == 0:
+                    left = length % 16
+                    for c in gl.static_range(C):
+                        block = v_smem.index((stage * C + c) * N + length % BN // 16)
+                        row = gl.arange(0, 16, layout=gl.SliceLayout(1, TINY))
+                        v = block.load(TINY)
+                        block.store(gl.where((row < left)[:, None], v, gl.zeros([16, 64], dtype, layout=TINY)))
+                    fence_async_shared()
+                    mbarrier.arrive(v_clear.index(cleared & 1), count=1)
+                else:
+                    mbarrier.wait(v_clear.index(cleared & 1), cleared >> 1 & 1)
+                cleared += 1
             o = warpgroup_mma(p, v_tiles.index(stage), o, is_async=True)
             o, p = warpgroup_mma_wait(0, deps=(o, p))
             mbarrier.arrive(v_empty.index(stage), count=1)
@@ -211,14 +217,18 @@ def _hopper_prefill(
     k_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], BAR)
     v_ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], BAR)
     v_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], BAR)
+    # Two, as the group that clears may be one item ahead of the other: no more, both must have left an item's queries before the next but one.
+    v_clear = gl.allocate_shared_memory(gl.int64, [2, 1], BAR)
     mbarrier.init(q_ready, count=1)
     mbarrier.init(q_empty, count=2)
+    for i in gl.static_range(2):
+        mbarrier.init(v_clear.index(i), count=1)
     for i in gl.static_range(STAGES):
         mbarrier.init(k_ready.index(i), count=1)
         mbarrier.init(k_empty.index(i), count=2)
         mbarrier.init(v_ready.index(i), count=1)
         mbarrier.init(v_empty.index(i), count=2)
-    bars = (q_ready, q_empty, k_ready, k_empty, v_ready, v_empty)
+    bars = (q_ready, q_empty, k_ready, k_empty, v_ready, v_empty, v_clear)
     pointers = (table_ptr, slot_ptr, position_ptr, tile_ptr)
     numbers = (tiles, table_stride, programs, cells)
     qk_scale = scale * LOG2E

@@ -196,11 +196,16 @@ class _Columns:
     def __init__(self, rows: int, vocab: int, filtered: bool, device: torch.device) -> None:
         self.chunk = GROUPED_CHUNK if filtered else CHUNK
         self.chunks = triton.cdiv(vocab, self.chunk)
-        self.best, self.least, self.mass = torch.empty(3, rows, self.chunks, device=device)
-        self.border, self.threshold = torch.empty(2, rows, device=device)
-        self.count, self.todo = torch.empty(2, rows, dtype=torch.int32, device=device)
+        self.best, self.least, self.mass = _aligned(3, rows * self.chunks, torch.float32, device)
+        self.border, self.threshold = _aligned(2, rows, torch.float32, device)
+        self.count, self.todo = _aligned(2, rows, torch.int32, device)
         self.group = torch.empty(rows * self.chunks * (self.chunk // GROUP) if filtered else 0, device=device)
         self.found = torch.empty(rows * CAPACITY if filtered else 0, device=device)
+
+
+def _aligned(count: int, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """[count, size and more]: rows that begin at multiples of 16 bytes whatever their size, as a kernel is compiled anew for pointers that do not."""
+    return torch.empty(count, triton.cdiv(size, 4) * 4, dtype=dtype, device=device)
 
 
 def _filter(logits_RV: Tensor, batch: SamplingBatch, penalties: tuple[Tensor | None, ...], c: _Columns, size: dict[str, Any]) -> None:

@@ -118,10 +118,10 @@ def waiting_engine(args: WorkerArgs, found: Loaded) -> Engine:
 
 
 def load_shape(args: WorkerArgs, place: torch.device) -> Loaded:
-    """Of the model only one layer of each kind, with weights that are nothing in particular, at `place`."""
+    """Of the model only two layers of each kind, with weights that are nothing in particular, at `place`: some kernels join a layer to the next."""
     config, device = _config(args), torch.device(args.device)
-    kinds = sorted(set(config.window_layers))
-    config = msgspec.structs.replace(config, layers=max(1, len(kinds)), window_layers=kinds)
+    kinds = 2 * sorted(set(config.window_layers))
+    config = msgspec.structs.replace(config, layers=len(kinds) or 2, window_layers=kinds)
     positions = -(-_positions(args, config) // args.block_size) * args.block_size
     decoder = _decoder(msgspec.structs.replace(args, dummy_weights=True), config, args.block_size, lambda share: None, place)
     kv_dtype = resolve_kv_dtype(args.kv_dtype, resolve_dtype(args.dtype, device), device)

@@ -43,8 +43,9 @@ def test_every_hopper_kernel_compiles(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_rehearsal_knows_what_a_worker_needs(tmp_path: Path) -> None:
-    """Before there are weights, and in the order in which steps need them: first what a short prompt takes."""
+    """Before there are weights, and in the order in which steps need them: first what a short prompt takes. Other steps need no others."""
     names = compiled("rehearse_kernels.py", tmp_path)
+    assert "late" not in names
     wanted = "_norm _silu_mul _gemv _skinny _rope_kv _hopper_prefill _hopper_decode _merge _scan gather settle _draw"
     assert set(names) >= set(wanted.split())
     assert names.index("_hopper_prefill") < names.index("_gemv") < names.index("settle")

@@ -15,12 +15,14 @@ CPU = torch.device("cpu")
 @pytest.mark.skipif(not GPU, reason="takes minutes in the interpreter")
 @pytest.mark.parametrize(("rows", "chunk"), [(1, 1), (2, 3), (3, 30)], ids=["one-row", "few-rows", "many-rows"])
 def test_close_to_the_reference(models: Path, rows: int, chunk: int) -> None:
-    """Quantised inputs are all that differs: their part of the error is as large as that of the weights, or nothing at one row."""
+    """At one row no more than the reference kernels lose in bfloat16; with more, inputs are quantised too: as much again."""
     length = 61
     ids = torch.tensor([(7 * i + 3) % 250 for i in range(rows * length)]).view(rows, length)
-    reference = load_decoder(models / "rand-byte", CPU, torch.float32, 64, True)
-    expected = [logprobs for logprobs, _ in steps(reference, ids, chunk, E4M3)]
-    decoder = load_decoder(models / "rand-byte", DEVICE, torch.bfloat16, 64, True)
-    found = [logprobs for logprobs, _ in steps(decoder, ids.to(DEVICE), chunk, E4M3)]
-    error = torch.cat(found).cpu() - torch.cat(expected)
-    assert 0 < float(error.abs().mean()) < (0.1 if rows == 1 else 0.4)
+
+    def logprobs(device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+        decoder = load_decoder(models / "rand-byte", device, dtype, 64, True)
+        return torch.cat([found for found, _ in steps(decoder, ids.to(device), chunk, E4M3)]).cpu()
+
+    exact = logprobs(CPU, torch.float32)
+    own, found = [float((logprobs(device, torch.bfloat16) - exact).abs().mean()) for device in (CPU, DEVICE)]
+    assert 0 < found < (1.25 * own if rows == 1 else 0.4)

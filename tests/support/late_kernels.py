@@ -1,4 +1,5 @@
-"""On a GPU: prints the kernels that steps of usual kinds still compile when the rehearsal is over. Run with an empty TRITON_CACHE_DIR."""
+"""On a GPU: prints the kernels that steps of usual kinds and the graphs made ahead still compile when the rehearsal is over, with what they
+are compiled for. Run with an empty TRITON_CACHE_DIR."""
 
 import queue
 from pathlib import Path
@@ -18,9 +19,10 @@ LENGTHS = (11, 300, 1, 40)
 def main() -> None:
     def heard(*, src: Any, cache_hit: bool, **more: Any) -> None:
         if not cache_hit:
-            print(src.name, flush=True)
+            print(src.name, dict(src.signature), dict(src.attrs), dict(src.constants), flush=True)
 
-    shape: dict[str, Any] = {"model_shape": "qwen3-0.6b", "dummy_weights": True, "device": "cuda", "max_step_tokens": 1024, "max_context": 2048}
+    shape: dict[str, Any] = {"model_shape": "qwen3-0.6b", "dummy_weights": True, "device": "cuda"}
+    shape |= {"max_step_tokens": 1024, "max_context": 2048, "max_slots": 64}
     args = worker_args(Path(), threads=0, **shape)
     compilers = Compilers(args)
     compilers.ended(60.0)
@@ -39,6 +41,8 @@ def main() -> None:
         engine.submit(plan)
     for _ in plans:
         results.get(timeout=60)
+    while engine.idle():
+        pass
     engine.close()
     compilers.close()
 

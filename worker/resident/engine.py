@@ -181,14 +181,14 @@ class ResidentEngine:
         self._parcels.give(parcel)
 
     @torch.inference_mode()
-    def dry_run(self, tokens: int, decodes: int = 0, filtered: bool = True) -> None:
-        """The launches of a step of `tokens` prompt tokens and `decodes` decode rows of dummies, with a draw for every slot."""
+    def dry_run(self, tokens: int, decodes: int = 0, filtered: bool = True, draws: int | None = None) -> None:
+        """The launches of a step of `tokens` prompt tokens and `decodes` decode rows of dummies, with as many draws, or one for every slot."""
         size = min(tokens, self._positions)
         count = np.array([size] * (tokens // size) + [tokens % size] * (tokens % size > 0) + [1] * decodes, np.int64)
         dummies = np.full(len(count), self._arena.dummy, np.int32)
         sample = np.ones(len(count) - decodes, np.bool_)
         rows = Rows(slot=dummies, start=0 * count, count=count, sample=sample, tokens=np.zeros(tokens, np.int32), decodes=decodes)
-        layout = lay_out(rows, np.zeros(min(self.slots.count, tokens + decodes), np.int64), self._tile)
+        layout = lay_out(rows, np.zeros(min(draws or self.slots.count, tokens + decodes), np.int64), self._tile)
         parcel = self._parcels.take()
         columns = self._write(parcel, [], layout.columns)
         self._draw(self._logits(columns, decodes), columns[-1], filtered=filtered)
@@ -214,6 +214,7 @@ class ResidentEngine:
             self.dry_run(min(FEW_TOKENS[0], self.max_step_tokens), decodes)
         for key in self._kinds(padded_sizes(self.slots.count)):
             self._decode(*key)
+        self.dry_run(1)
 
     @torch.inference_mode()
     def dry_graph(self) -> None:

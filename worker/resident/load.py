@@ -3,8 +3,10 @@
 import gc
 import logging
 from collections.abc import Callable
+from typing import Any
 
 import torch
+import triton
 
 from kernels.backend import Kernels
 from kernels.launch import instead
@@ -48,7 +50,14 @@ def make_resident(
     if compilers is not None:
         compilers.wait(PATIENCE_SECONDS)
     engine.begin()
+    triton.knobs.compilation.listener = _tell_late
     return engine
+
+
+def _tell_late(*, src: Any, times: Any, cache_hit: bool, **more: object) -> None:
+    """A step had to wait for one of its kernels. Triton calls this with the times of what it compiled, in microseconds."""
+    seconds = (times.ir_initialization + sum(stage for _, stage in times.lowering_stages) + times.store_results) / 1e6
+    log.info("kernel %s was compiled for a step (%s, %.2f s)", src.name, "known on this machine" if cache_hit else "new", seconds)
 
 
 def trial_engine(

@@ -61,7 +61,8 @@ class Launches:
         """Stands for a launch."""
         given = [Address(value) if isinstance(value, Tensor) else value for value in arguments]
         named = {name: Address(value) if isinstance(value, Tensor) else value for name, value in settings.items()}
-        key = kernel.fn, tuple(_kind(value) for value in given), tuple((name, _kind(value, exact=True)) for name, value in named.items())
+        kinds = tuple(_kind(value, parameter) for value, parameter in zip(given, kernel.params, strict=False))
+        key = kernel.fn, kinds, tuple((name, type(value), str(value)) for name, value in named.items())
         self.kinds.setdefault(key, (kernel.fn.__name__, lambda: kernel.warmup(*given, grid=grid, **named)))
 
 
@@ -79,15 +80,15 @@ class Address:
         return 0
 
 
-def _kind(value: Any, exact: bool = False) -> Any:
-    """What Triton may compile differently for."""
+def _kind(value: Any, parameter: Any) -> Any:
+    """What Triton compiles differently for."""
     if isinstance(value, Address):
-        return value.dtype, value.data_ptr() % ALIGNMENT == 0
+        return value.dtype, parameter.do_not_specialize_on_alignment or value.data_ptr() % ALIGNMENT == 0
     if isinstance(value, TensorDescriptor):
         return value.base.dtype, tuple(value.block_shape), str(value.layout)
-    if isinstance(value, int) and not exact:
-        return value == 1, value % ALIGNMENT == 0
-    return type(value), str(value)
+    if isinstance(value, int) and not parameter.is_constexpr:
+        return parameter.do_not_specialize or (value == 1, value % ALIGNMENT == 0)
+    return type(value), None if isinstance(value, float) else str(value)
 
 
 def rehearsed(args: WorkerArgs) -> tuple[list[Compilation], int]:
