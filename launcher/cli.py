@@ -128,7 +128,7 @@ def _add_start(start: argparse.ArgumentParser) -> None:
     add("--frontends", type=whole(1, 64), default=1, metavar="N", help="HTTP processes that share the port (1)")
     add("--log-level", choices=["debug", "info", "warning", "error"], default="info", help="how much the processes log")
     add("--startup-timeout", type=number(1, 86400), default=600.0, metavar="S", help="seconds to become ready before giving up (600)")
-    add("--hang-timeout", type=number(0, 86400), default=60.0, metavar="S", help="restart a process that is silent, or hangs in a first step, for so long; 0: never (60)")
+    add("--hang-timeout", type=number(0, 86400), default=60.0, metavar="S", help="restart a process silent or hung for so long; 0: never (60)")
 
 
 def _add_target(parser: argparse.ArgumentParser) -> None:

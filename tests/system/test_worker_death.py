@@ -41,10 +41,15 @@ def health(cluster: Cluster, name: str = "ready") -> tuple[int, dict[str, Any]]:
             return error.code, json.loads(error.read())
 
 
+def options(place: int) -> dict[str, Any]:
+    """Every other one greedy, the rest drawn at random, each from a seed of its own."""
+    return {"max_tokens": TOKENS, "logprobs": None, "temperature": 0.9 * (place % 2), "seed": place}
+
+
 async def ask(cluster: Cluster, prompts: list[list[int]] = PROMPTS) -> list[str]:
-    """Texts of all prompts at once: greedy, past every end token."""
+    """Texts of all prompts at once, past every end token."""
     async with open_session(cluster, PATIENCE) as session:
-        answers = await asyncio.gather(*(complete(session, cluster, prompt, max_tokens=TOKENS, logprobs=None) for prompt in prompts))
+        answers = await asyncio.gather(*(complete(session, cluster, prompt, **options(place)) for place, prompt in enumerate(prompts)))
     return [answer.choices[0].text for answer in answers]
 
 
@@ -55,7 +60,7 @@ async def ask_streams(cluster: Cluster, begun: Callable[[], Awaitable[None]]) ->
     all_begun = asyncio.Event()
 
     async def read(place: int) -> None:
-        async for event in events(session, cluster, PROMPTS[place], max_tokens=TOKENS, logprobs=None):
+        async for event in events(session, cluster, PROMPTS[place], **options(place)):
             for choice in event["choices"]:
                 texts[place] += choice["text"]
                 pending.discard(place)
@@ -75,8 +80,8 @@ def hung(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tup
     """A cluster whose worker has hung in a step, and what it answered all the same."""
     with pytest.MonkeyPatch.context() as patch:
         break_at(patch, "sleep", "4", tmp_path_factory.mktemp("hung") / "done")
-        options = ["--threads", "1", "--max-context", "2048", "--hang-timeout", "3"]
-        with running_cluster(models / "rand-byte", *options, script=SCRIPT) as cluster:
+        sizes = ["--threads", "1", "--max-context", "2048", "--hang-timeout", "3"]
+        with running_cluster(models / "rand-byte", *sizes, script=SCRIPT) as cluster:
             yield cluster, asyncio.run(ask(cluster))
 
 
