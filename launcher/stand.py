@@ -14,7 +14,7 @@ import zmq
 from launcher.child import Child
 from launcher.errors import LauncherError
 from launcher.specs import ProcessSpec
-from messages.cluster import DEAD, LOADING, READY, ClusterState, Hung, ProcessReport, ToSupervisor
+from messages.cluster import DEAD, LOADING, READY, ClusterState, ProcessReport
 from transport.reports import CLUSTER_FEED, SUPERVISOR
 from transport.sockets import Feed, Inbox
 
@@ -48,7 +48,7 @@ class Stand:
 
     def __enter__(self) -> Self:
         self.context: zmq.Context[Any] = zmq.Context()
-        self._supervisor: Inbox[ToSupervisor] = Inbox(self.context, self.folder, SUPERVISOR, ToSupervisor)
+        self._supervisor: Inbox[ProcessReport] = Inbox(self.context, self.folder, SUPERVISOR, ProcessReport)
         self._feed = Feed(self.context, self.folder, CLUSTER_FEED)
         self._death = os.pipe()
         self.open()
@@ -102,8 +102,6 @@ class Stand:
         """Take in reports for so long, tell the state, and see whether the processes still live."""
         self._supervisor.wait(seconds)
         for report in self._supervisor.drain():
-            if isinstance(report, Hung):
-                raise LauncherError(f"{report.name} hangs: {report.reason}")
             self._reports[report.name] = report
             self._children[report.name].note(report)
         now = time.monotonic()
