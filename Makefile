@@ -1,5 +1,6 @@
 # make serve   set up and serve the default model on http://127.0.0.1:8000 (Ctrl-C stops it)
 # make test    set up and run lint, types and tests
+# make audit   ask what is known about the locked packages (needs a network)
 #
 # PYTHON=python3.12       interpreter for .venv (3.11 or newer)
 # TORCH_INDEX=URL         the package index for torch alone; https://download.pytorch.org/whl/cpu has the small build without CUDA
@@ -16,9 +17,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install
 
-.PHONY: serve test lint types tests tests-slow wheel clean
+.PHONY: serve test lint types tests tests-code tests-processes tests-slow tests-slow-code tests-slow-processes audit wheel clean
 .DELETE_ON_ERROR:
+ifndef PARTS
 .NOTPARALLEL:
+endif
 
 serve: $(VENV)/.run-installed
 	@$(BIN)/python launch.py cluster start --host 127.0.0.1 --port 8000 $(ARGS)
@@ -36,17 +39,42 @@ types: $(VENV)/.dev-installed
 # The scheduler and the messages are tested under branch coverage, which must be whole; with PYTEST_ARGS there is one plain run.
 COVERING := $(filter-out %/test_scheduler_speed.py,$(wildcard $(addprefix tests/unit/test_,scheduler_*.py frontend_peers.py rec*.py replay.py prefix_model.py)))
 
+# Two runs at once: what mostly computes, and what mostly waits for processes. They print when they end. A GPU is for one at a time.
+JOBS ?= $(if $(wildcard /dev/nvidia0),1,2)
+PYTEST := $(BIN)/python -m pytest
+PROCESSES := tests/contract tests/system
+AT_ONCE := @$(MAKE) --no-print-directory --jobs=$(JOBS) --output-sync=target PARTS=yes
+
 tests: $(VENV)/.dev-installed
 ifeq ($(PYTEST_ARGS),)
-	$(BIN)/coverage run -m pytest -m "not slow" $(COVERING)
-	$(BIN)/coverage report
-	$(BIN)/python -m pytest -m "not slow" $(addprefix --ignore=,$(COVERING))
+	$(AT_ONCE) tests-processes tests-code
 else
-	$(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS)
+	$(PYTEST) -m "not slow" $(PYTEST_ARGS)
 endif
 
+tests-code:
+	$(BIN)/coverage run -m pytest -m "not slow" $(COVERING)
+	$(BIN)/coverage report
+	$(PYTEST) -m "not slow" $(addprefix --ignore=,$(COVERING) $(PROCESSES))
+
+tests-processes:
+	$(PYTEST) -m "not slow" $(PROCESSES)
+
 tests-slow: $(VENV)/.dev-installed
-	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS) || test $$? -eq 5  # 5: none selected
+ifeq ($(PYTEST_ARGS),)
+	$(AT_ONCE) tests-slow-processes tests-slow-code
+else
+	$(PYTEST) -m slow $(PYTEST_ARGS) || test $$? -eq 5  # 5: none selected
+endif
+
+tests-slow-code:
+	$(PYTEST) -m slow $(addprefix --ignore=,$(PROCESSES))
+
+tests-slow-processes:
+	$(PYTEST) -m slow $(PROCESSES)
+
+audit: $(BIN)/python
+	@.ci/audit
 
 wheel: $(VENV)/.dev-installed
 	$(BIN)/python -m pip --disable-pip-version-check wheel --no-deps --no-build-isolation --wheel-dir dist .

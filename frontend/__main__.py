@@ -8,6 +8,7 @@ from collections.abc import Callable
 from frontend.args import FrontendArgs
 from frontend.server import Server
 from transport.lifetime import Lifetime, read_arguments, set_up_logging
+from transport.tls import TlsError
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -30,6 +31,9 @@ def main() -> None:
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         try:
             runner.run(run())
+        except TlsError as error:
+            logging.getLogger("frontend").error("%s", error)
+            raise SystemExit(1) from error
         except OSError as error:
             logging.getLogger("frontend").error("cannot listen on %s port %d: %s", args.host, args.port, error.strerror or error)
             raise SystemExit(1) from error

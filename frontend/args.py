@@ -6,7 +6,14 @@ from transport.lifetime import ProcessArgs
 class FrontendArgs(ProcessArgs, frozen=True, kw_only=True):
     """`port` 0 takes a free port (reported as the fact `port`). `created`: UNIX seconds shown by /v1/models. `body_limit` is in bytes.
 
-    `peers`: names of other frontends on the same port; the kernel deals the connections out.
+    `api_keys`: a file of keys (transport.key_file), read again when it changes; `key_lines`: further keys as lines of such a file. With either,
+    requests need a key. `tls_cert`, `tls_key`: PEM files, read again too. `cors_origins`: pages that may read answers, "*" for all.
+
+    `head_seconds` and `body_seconds`: how long the headers and the body of a request may take to arrive; `idle_seconds`: how long a
+    connection may be without a request; `refresh_seconds`: between two looks at those files.
+
+    `peers`: names of other frontends on the same port; the kernel deals the connections out. `access_log`: a file to append to, or "" for the open
+    descriptor `access_fd`; None for no such log. `log_format`: see `frontend.access_line`. `otlp_endpoint`: where spans go.
     """
 
     host: str
@@ -16,3 +23,17 @@ class FrontendArgs(ProcessArgs, frozen=True, kw_only=True):
     created: int
     body_limit: int = 32 << 20
     peers: tuple[str, ...] = ()
+    api_keys: str | None = None
+    key_lines: tuple[str, ...] = ()
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    cors_origins: tuple[str, ...] = ()
+    max_connections: int = 4096
+    head_seconds: float = 30.0
+    body_seconds: float = 60.0
+    idle_seconds: float = 75.0
+    refresh_seconds: float = 1.0
+    access_log: str | None = None
+    access_fd: int = -1
+    log_format: str = "json"
+    otlp_endpoint: str | None = None

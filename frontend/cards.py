@@ -5,7 +5,7 @@ from typing import Protocol
 
 import msgspec
 
-from frontend.streams import ABORT, ERROR, Run, Sequence
+from frontend.streams import ABORT, ERROR, REFUSED, Run, Sequence
 from messages.explain import DECODE, PREFILL, WAITING, Standing
 
 ENCODING, FINISHED, CANCELLED, FAILED = "encoding", "finished", "cancelled", "error"
@@ -38,7 +38,7 @@ class ChoiceCard(msgspec.Struct, kw_only=True):
 
 
 class Card(msgspec.Struct, kw_only=True):
-    """One request. `endpoint` is its path, `created` in UNIX seconds; `note` says what could not be found out."""
+    """One request. `endpoint` is its path, `created` in UNIX seconds, `key` the name of the API key; `note` says what could not be found out."""
 
     id: str
     object: str = "request"
@@ -49,6 +49,7 @@ class Card(msgspec.Struct, kw_only=True):
     state: str
     choices: list[ChoiceCard]
     note: str | None = None
+    key: str | None = None
 
 
 class Described(Protocol):
@@ -60,6 +61,7 @@ class Described(Protocol):
     stream: bool
     priority: int
     run: Run
+    key: str
     created: int
 
 
@@ -76,6 +78,7 @@ def card(entry: Described, standings: Mapping[int, Standing], now: float, note: 
         state=next((state for state in _PROGRESS if state in states), ENCODING),
         choices=choices,
         note=note,
+        key=entry.key or None,
     )
 
 
@@ -94,7 +97,7 @@ def _choice(entry: Described, sequence: Sequence, standing: Standing | None, now
         priority=entry.priority,
         age_seconds=round((sequence.ended if ended else now) - entry.run.arrived, 3),
         prompt_tokens=None if group is None else group.prompt_tokens,
-        cached_tokens=group.cached_tokens if group is not None and sequence.end not in (None, ABORT, ERROR) else None,
+        cached_tokens=group.cached_tokens if group is not None and sequence.end not in (None, ABORT, ERROR, REFUSED) else None,
         generated_tokens=sequence.tokens,
         reason=reason,
     )
@@ -124,7 +127,7 @@ def _known_state(sequence: Sequence) -> str:
 
 def _ending(sequence: Sequence) -> tuple[str, str | None]:
     problem = sequence.run.problem
-    if sequence.end == ERROR:
+    if sequence.end in (ERROR, REFUSED):
         return FAILED, problem.code if problem else None
     if sequence.end == ABORT:
         return CANCELLED, problem.code if problem else CLIENT_CLOSED

@@ -12,7 +12,7 @@ from frontend.schema import ChatRequest
 
 async def chat_completions(core: Core, http: web.Request) -> web.StreamResponse:
     """Without max_tokens an answer may run to the context limit."""
-    request = bodies.decode(await read_body(http, core.args.body_limit), ChatRequest, refusals.CHAT)
+    request = bodies.decode(await read_body(core, http), ChatRequest, refusals.CHAT)
     core.check_model(request.model)
     job = Job(
         request=request,

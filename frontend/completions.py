@@ -13,7 +13,7 @@ from messages.request import Prompt, TokenPrompt
 
 async def completions(core: Core, http: web.Request) -> web.StreamResponse:
     """Choice index = position of the prompt x n + number of the sample. Without max_tokens 16 tokens are generated, as OpenAI does."""
-    request = bodies.decode(await read_body(http, core.args.body_limit), CompletionRequest, refusals.COMPLETION)
+    request = bodies.decode(await read_body(core, http), CompletionRequest, refusals.COMPLETION)
     core.check_model(request.model)
     _refuse(request)
     job = Job(

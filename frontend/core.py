@@ -5,16 +5,18 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
+from frontend.access import Access
 from frontend.args import FrontendArgs
 from frontend.cluster import ClusterView
 from frontend.compression import IDENTITY, content_encoding, inflate
+from frontend.cors import Cors
 from frontend.errors import ApiError, invalid, too_large
 from frontend.metrics import Metrics
 from frontend.peers import Peers
+from frontend.record import Watcher
 from frontend.register import Register
 from frontend.streams import Dispatcher
 
-BODY_SECONDS = 60.0
 LONG_BODY_BYTES = 1 << 20
 
 
@@ -26,6 +28,9 @@ class Core:
     dispatcher: Dispatcher
     register: Register = field(default_factory=Register)
     peers: Peers = field(default_factory=lambda: Peers("", {}))
+    access: Access = field(default_factory=Access)
+    cors: Cors = field(default_factory=Cors)
+    watchers: tuple[Watcher, ...] = ()
 
     def check_model(self, name: str | None) -> None:
         """A request without a model gets the served one. Raises ApiError 404 for any other name."""
@@ -33,18 +38,19 @@ class Core:
             raise ApiError(404, "model_not_found", f"The model {name[:128]!r} does not exist; this server has {self.args.model_name!r}.", "model")
 
 
-async def read_body(request: web.Request, limit: int) -> bytes:
-    """The whole body, decoded. Raises ApiError: 413 above `limit` bytes (sent or decoded), 408 when the client sends it too slowly, 415 for an
+async def read_body(core: Core, request: web.Request) -> bytes:
+    """The whole body, decoded. Raises ApiError: 413 above the limit (as sent and as decoded), 408 when the client sends it too slowly, 415 for an
     encoding that is not known and 400 for a body that does not decode."""
+    limit, seconds = core.args.body_limit, core.args.body_seconds
     encoding = content_encoding(request.headers.getall("Content-Encoding", []))
     length = request.content_length
     if length is not None and length > limit:
         raise too_large(limit)
     try:
-        async with asyncio.timeout(BODY_SECONDS):
+        async with asyncio.timeout(seconds):
             body = await request.read()
     except TimeoutError as error:
-        raise ApiError(408, "timeout", f"The request body did not arrive within {BODY_SECONDS:.0f} s.") from error
+        raise ApiError(408, "timeout", f"The request body did not arrive within {seconds:g} s.") from error
     except web.RequestPayloadError as error:
         raise invalid("The request body is not valid HTTP.", code="invalid_http") from error
     if len(body) > LONG_BODY_BYTES:

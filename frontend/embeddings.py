@@ -9,10 +9,12 @@ import msgspec
 from aiohttp import web
 
 from frontend import bodies, refusals
+from frontend.access import CALLER
 from frontend.completions import refuse_long_ids
 from frontend.core import Core, read_body
 from frontend.errors import ApiError, invalid
 from frontend.middleware import REQUEST_ID
+from frontend.record import RECORD
 from frontend.register import Entry
 from frontend.schema import EmbeddingRequest
 from frontend.streams import Event
@@ -45,7 +47,7 @@ class EmbeddingBody(msgspec.Struct):
 
 async def embeddings(core: Core, http: web.Request) -> web.Response:
     """One embedding for each prompt, in order."""
-    request = bodies.decode(await read_body(http, core.args.body_limit), EmbeddingRequest, refusals.EMBEDDING)
+    request = bodies.decode(await read_body(core, http), EmbeddingRequest, refusals.EMBEDDING)
     core.check_model(request.model)
     if request.truncate_prompt_tokens == 0:
         raise invalid("truncate_prompt_tokens must be -1 or at least 1.", "truncate_prompt_tokens")
@@ -53,11 +55,13 @@ async def embeddings(core: Core, http: web.Request) -> web.Response:
     if request.truncate_prompt_tokens is None:
         refuse_long_ids(prompts, core.view.context(), FIELD)
     run = core.dispatcher.open()
-    entry = Entry(f"embd-{secrets.token_hex(16)}", http[REQUEST_ID], http.path, False, request.priority, run)
+    caller = http[CALLER]
+    entry = Entry(f"embd-{secrets.token_hex(16)}", http[REQUEST_ID], http.path, False, request.priority, run, caller.name)
+    http[RECORD].entry = entry
     core.register.enter(entry)
     try:
         for prompt in prompts:
-            run.generate(_message(core, request, prompt))
+            run.generate(_message(core, request, prompt, caller.tenant))
         vectors = _vectors(await run.everything())
     except ApiError as error:
         error.param = FIELD if error.param == "prompt" else error.param
@@ -71,7 +75,7 @@ async def embeddings(core: Core, http: web.Request) -> web.Response:
     return web.Response(body=msgspec.json.encode(body), content_type="application/json")
 
 
-def _message(core: Core, request: EmbeddingRequest, prompt: Prompt) -> Generate:
+def _message(core: Core, request: EmbeddingRequest, prompt: Prompt, tenant: str) -> Generate:
     return Generate(
         frontend=core.args.name,
         keys=core.dispatcher.new_keys(1),
@@ -81,6 +85,7 @@ def _message(core: Core, request: EmbeddingRequest, prompt: Prompt) -> Generate:
         stop=StopRules(max_tokens=0),
         priority=request.priority,
         truncate=request.truncate_prompt_tokens,
+        tenant=tenant,
         pooling=request.pooling,
     )
 

@@ -50,6 +50,8 @@ class ApiError(Exception):
         return msgspec.json.encode(ErrorBody(self.detail()))
 
     def headers(self) -> dict[str, str]:
+        if self.status == 401:
+            return {"WWW-Authenticate": 'Bearer realm="pagewire"'}
         if self.retry_after is None:
             return {}
         return {"Retry-After": str(max(1, round(self.retry_after)))}

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import msgspec
 from aiohttp import web
 
+from frontend.access import CALLER
 from frontend.cards import Card, card, sequences
 from frontend.core import Core
 from frontend.errors import ApiError, invalid
@@ -34,15 +35,15 @@ class CardList(msgspec.Struct, kw_only=True):
 
 
 async def list_requests(core: Core, http: web.Request) -> web.Response:
-    """The running requests of all clients, newest first."""
-    limit = _limit(http)
-    (mine, more), theirs = await asyncio.gather(_running(core, limit), core.peers.find(limit=limit))
+    """The running requests of the caller's key, of all clients when it is an administrator's or none is needed; newest first."""
+    limit, owner = _limit(http), http[CALLER].owner
+    (mine, more), theirs = await asyncio.gather(_running(core, limit, owner), core.peers.find(limit=limit, owner=owner))
     listed = sorted([*mine, *(card for found in theirs for card in _read(found))], key=lambda card: card.created, reverse=True)
     return _json(CardList(data=listed[:limit], has_more=len(listed) > limit or more or any(found.more for found in theirs)))
 
 
 async def show_request(core: Core, http: web.Request) -> web.Response:
-    """Raises ApiError 404 for a request that neither runs nor is remembered."""
+    """Raises ApiError 404 for a request that neither runs nor is remembered, or is another key's."""
     return _json(await _card(core, http, cancel=False))
 
 
@@ -54,27 +55,27 @@ async def cancel_request(core: Core, http: web.Request) -> web.Response:
 async def answer_peer(core: Core, question: FindRequests) -> None:
     """Tell another frontend what this one knows."""
     if question.name is None:
-        cards, more = await _running(core, question.limit)
+        cards, more = await _running(core, question.limit, question.owner)
     else:
-        found, more = await _known(core, question.name, question.cancel), False
+        found, more = await _known(core, question.name, question.cancel, question.owner), False
         cards = [] if found is None else [found]
     core.peers.answer(question.frontend, FoundRequests(key=question.key, cards=msgspec.json.encode(cards), more=more))
 
 
 async def _card(core: Core, http: web.Request, cancel: bool) -> Card:
-    name = request_id(http.match_info["id"])
-    found = await _known(core, name, cancel)
+    name, owner = request_id(http.match_info["id"]), http[CALLER].owner
+    found = await _known(core, name, cancel, owner)
     if found is None:
-        theirs = [card for answer in await core.peers.find(name, cancel=cancel) for card in _read(answer)]
+        theirs = [card for answer in await core.peers.find(name, cancel=cancel, owner=owner) for card in _read(answer)]
         found = next(iter(theirs), None)
     if found is None:
         raise ApiError(404, "request_not_found", f"No request {name!r} is running or has ended lately.", "id")
     return found
 
 
-async def _known(core: Core, name: str, cancel: bool) -> Card | None:
+async def _known(core: Core, name: str, cancel: bool, owner: str | None) -> Card | None:
     """What this frontend knows of the request, after ending it if that is asked for."""
-    found = core.register.find(name)
+    found = core.register.find(name, owner)
     if found is None or isinstance(found, Card):
         return found
     if not cancel:
@@ -83,9 +84,9 @@ async def _known(core: Core, name: str, cancel: bool) -> Card | None:
     return card(found, {}, time.monotonic())
 
 
-async def _running(core: Core, limit: int) -> tuple[list[Card], bool]:
+async def _running(core: Core, limit: int, owner: str | None) -> tuple[list[Card], bool]:
     """The newest that run here, and whether there are more."""
-    running = core.register.newest()
+    running = core.register.newest(owner)
     listed = _bounded(running, limit)
     return await _cards(core, listed), len(listed) < len(running)
 

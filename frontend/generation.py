@@ -9,9 +9,11 @@ import msgspec
 from aiohttp import web
 
 from frontend import bodies
+from frontend.access import CALLER
 from frontend.answers import Answer, Piece, Usage, usage
 from frontend.core import Core
 from frontend.middleware import REQUEST_ID
+from frontend.record import RECORD
 from frontend.register import Entry
 from frontend.schema import GenerationRequest
 from frontend.sse import EventStream
@@ -47,11 +49,13 @@ async def answer(core: Core, http: web.Request, job: Job, shapes: Answer) -> web
     job.request.check(job.stop.max_tokens)
     run = core.dispatcher.open()
     name = shapes.id_prefix + secrets.token_hex(16)
-    entry = Entry(name, http[REQUEST_ID], http.path, job.request.stream, job.request.priority, run)
+    caller = http[CALLER]
+    entry = Entry(name, http[REQUEST_ID], http.path, job.request.stream, job.request.priority, run, caller.name)
+    http[RECORD].entry = entry
     core.register.enter(entry)
     try:
         for prompt in job.prompts:
-            run.generate(_message(core, job, prompt))
+            run.generate(_message(core, job, prompt, caller.tenant))
         if job.request.stream:
             choices = len(job.prompts) * job.request.n
             return await EventStream(core.args.model_name, http, entry, shapes, choices, job.request.with_usage).send()
@@ -61,7 +65,7 @@ async def answer(core: Core, http: web.Request, job: Job, shapes: Answer) -> web
         core.register.leave(entry)
 
 
-def _message(core: Core, job: Job, prompt: Prompt) -> Generate:
+def _message(core: Core, job: Job, prompt: Prompt, tenant: str) -> Generate:
     request = job.request
     return Generate(
         frontend=core.args.name,
@@ -73,6 +77,7 @@ def _message(core: Core, job: Job, prompt: Prompt) -> Generate:
         priority=request.priority,
         skip_special_tokens=request.skip_special_tokens,
         echo=job.echo,
+        tenant=tenant,
         cache_salt=request.cache_salt or "",
         constraints=job.constraints,
         truncate=request.truncate_prompt_tokens,

@@ -7,8 +7,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from frontend.cluster import RETRY_SECONDS, SCHEDULER
 from frontend.core import Core
 from frontend.errors import ApiError, ErrorDetail
-
-VERSION = "0.1.0"
+from frontend.version import VERSION
 
 
 class Alive(msgspec.Struct):
@@ -91,6 +90,9 @@ def _json(status: int, body: msgspec.Struct, headers: dict[str, str]) -> web.Res
 
 
 async def metrics(core: Core, http: web.Request) -> web.Response:
+    """503 in the moment in which this one of several frontends does not know the numbers of the others: the sums would seem to have fallen."""
+    if core.args.peers and core.view.state is None:
+        core.view.require_ready()
     return web.Response(body=core.metrics.render(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 

@@ -1,29 +1,35 @@
-"""Prometheus metrics in vLLM's shapes under the prefix `pagewire_`, so that dashboards port by renaming.
+"""What one frontend counts, in vLLM's shapes under the prefix `pagewire_`, so that dashboards port by renaming. `docs/metrics.md` has them all.
 
-Counting rules. A *sequence* is one choice. It is started when the tokenizer accepted its prompt and ends exactly once in
-`request_success_total{finished_reason}`: stop, length, abort (the client went away) or error. Refused requests are never started and
-count in `requests_refused_total` only. A prompt counts once however many choices share it; tokens of aborted sequences count as far as
-they arrived. The scheduler's numbers begin again at 0 when it restarts, as Prometheus expects of a counter.
+Counting rules. A *sequence* is one choice. It is accepted when its first token has been computed or when it ends otherwise than by a refusal, and
+ends exactly once in `request_success_total{finished_reason}`: stop, length, abort (the client went away) or error. Refused requests are never
+accepted and count in `requests_refused_total` only. A prompt counts once however many choices share it; tokens of aborted sequences count as far as
+they arrived.
 """
 
-from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
+from frontend.access_log import AccessLog, AccessLogCollector
 from frontend.cluster import ClusterView
+from frontend.cluster_metrics import ClusterCollector
 from frontend.histogram import TokenHistogram
-from frontend.shared_metrics import MARK, Sum
+from frontend.shared_metrics import LostSequences, Sum
+from messages.text import FINISH_LENGTH, FINISH_STOP
+
+if TYPE_CHECKING:
+    from frontend.streams import Group, Run, Sequence
 
 PREFIX = "pagewire_"
-FINISH_REASONS = ("stop", "length", "abort", "error")
+FINISH_REASONS = (FINISH_STOP, FINISH_LENGTH, "abort", "error")
+STARTED, ENDED = PREFIX + "sequences_started", PREFIX + "request_success"
 
 _TTFT = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0)
 _ITL = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0)
+_PART = (0.001, 0.005, 0.01, 0.05, 0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0, 240.0, 480.0, 960.0)
 _E2E = (0.05, 0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0)
 _TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000)
+_CHOICES = (1, 2, 5, 10, 20, 64)
 
 
 class Metrics:
@@ -33,99 +39,100 @@ class Metrics:
         self.registry = CollectorRegistry(auto_describe=False)
         self._model = model_name
         self.received = self._counter("requests_received", "Requests to the generating endpoints.")
-        self.prompt_tokens = self._counter("prompt_tokens", "Prompt tokens of started requests.")
+        self._prompt_tokens = self._counter("prompt_tokens", "Prompt tokens of accepted requests.")
+        self._cached_tokens = self._counter("prompt_tokens_cached", "Prompt tokens of finished requests that the prefix cache had.")
         self.generation_tokens = self._counter("generation_tokens", "Generated tokens.")
-        self.started = self._counter("sequences_started", "Sequences (choices) whose prompt was accepted.")
-        self.first_token = self._histogram("time_to_first_token_seconds", "Seconds to a sequence's first token.", _TTFT)
+        self._started = self._counter("sequences_started", "Sequences (choices) that were accepted.")
+        self.first_token = self._histogram("time_to_first_token_seconds", "Seconds from arrival to a sequence's first token.", _TTFT)
         self.inter_token = TokenHistogram(PREFIX + "inter_token_latency_seconds", "Seconds between tokens of a sequence.", _ITL, model_name)
         self.registry.register(self.inter_token)
-        self.e2e = self._histogram("e2e_request_latency_seconds", "Seconds from arrival to the end of a sequence.", _E2E)
-        self.request_prompt = self._histogram("request_prompt_tokens", "Tokens of each started prompt.", _TOKENS)
-        self.request_generation = self._histogram("request_generation_tokens", "Generated tokens of each ended sequence.", _TOKENS)
-        self._finished = Counter(PREFIX + "request_success", "Ended sequences by reason.", ["model_name", "finished_reason"], registry=self.registry)
+        self._per_token = self._histogram("request_time_per_output_token_seconds", "Mean seconds between tokens of a finished sequence.", _ITL)
+        self._e2e = self._histogram("e2e_request_latency_seconds", "Seconds from arrival to the end of a sequence.", _E2E)
+        self._queue = self._histogram("request_queue_time_seconds", "Seconds a finished sequence waited for its slot.", _PART)
+        self._prefill = self._histogram("request_prefill_time_seconds", "Seconds of a finished sequence from its slot to its first token.", _PART)
+        self._decode = self._histogram("request_decode_time_seconds", "Seconds of a finished sequence from its first token to its end.", _PART)
+        self._inference = self._histogram("request_inference_time_seconds", "Seconds of a finished sequence from its slot to its end.", _PART)
+        self._request_prompt = self._histogram("request_prompt_tokens", "Tokens of each accepted prompt.", _TOKENS)
+        self._request_computed = self._histogram("request_prefill_kv_computed_tokens", "Those of a finished one that were computed.", _TOKENS)
+        self._request_generation = self._histogram("request_generation_tokens", "Generated tokens of each ended sequence.", _TOKENS)
+        self._params_n = self._histogram("request_params_n", "Choices for each prompt of an accepted request.", _CHOICES)
+        self._params_max = self._histogram("request_params_max_tokens", "max_tokens of the accepted requests that have it.", _TOKENS)
+        self._finished = self._labelled("request_success", "Ended sequences by reason.", "finished_reason")
         self._finished_by = {reason: self._finished.labels(model_name, reason) for reason in FINISH_REASONS}
-        self._refused = Counter(PREFIX + "requests_refused", "Requests answered with an error.", ["model_name", "status"], registry=self.registry)
-        self._live = Gauge(PREFIX + "frontend_live_sequences", "Sequences this frontend waits for.", ["model_name"], registry=self.registry)
-        self.live = self._live.labels(model_name)
+        self._refused = self._labelled("requests_refused", "Requests to the generating endpoints answered with an error.", "status")
+        self._http = self._labelled("http_requests", "Ended HTTP requests; 499: the client went away.", "handler", "method", "status")
+        self.requests_live = self._gauge("requests_live", "Requests to the generating endpoints that have not ended.")
+        self.live = self._gauge("frontend_live_sequences", "Sequences and questions about text that the frontend waits for.")
+        self._accepted_live = self._gauge("sequences_live", "Accepted sequences that have not ended.")
         self._scraped = CollectorRegistry(auto_describe=False)
-        self._scraped.register(Sum(self.registry, lambda: [process.counters for process in view.processes if process.name != name]))
+        self._scraped.register(Sum(self.registry, view, name))
+        self._scraped.register(LostSequences(view, model_name, STARTED, ENDED))
         self._scraped.register(ClusterCollector(model_name, view))
 
-    def finished(self, reason: str) -> None:
+    def accepted(self, group: "Group") -> None:
+        """The sequences of one prompt run. May be called again."""
+        if group.counted:
+            return
+        group.counted = True
+        tokens, run = group.prompt_tokens or 0, group.sequences[0].run
+        self._started.inc(len(group.sequences))
+        self._accepted_live.inc(len(group.sequences))
+        self._prompt_tokens.inc(tokens)
+        self._request_prompt.observe(tokens)
+        if sum(other.counted for other in run.groups) == 1:
+            self._request(run)
+
+    def _request(self, run: "Run") -> None:
+        self._params_n.observe(run.n)
+        if run.max_tokens is not None:
+            self._params_max.observe(run.max_tokens)
+
+    def ended(self, sequence: "Sequence", reason: str) -> None:
+        """Once for each accepted sequence."""
+        self._accepted_live.dec()
         self._finished_by.get(reason, self._finished_by["error"]).inc()
+        self._e2e.observe(sequence.ended - sequence.run.arrived)
+        self._request_generation.observe(sequence.tokens)
+        if reason in (FINISH_STOP, FINISH_LENGTH):
+            self._finished_well(sequence)
+
+    def _finished_well(self, sequence: "Sequence") -> None:
+        group = sequence.group
+        if group is not None and sequence is group.sequences[0]:
+            self._cached_tokens.inc(group.cached_tokens)
+            self._request_computed.observe((group.prompt_tokens or 0) - group.cached_tokens)
+        if sequence.tokens > 1 and sequence.first_token is not None and sequence.last_token is not None:
+            self._per_token.observe((sequence.last_token - sequence.first_token) / (sequence.tokens - 1))
+        if sequence.begun is not None:
+            decode = sequence.ended - sequence.begun
+            self._queue.observe(sequence.queued)
+            self._prefill.observe(sequence.prefilled)
+            self._decode.observe(decode)
+            self._inference.observe(sequence.prefilled + decode)
+
+    def watch_log(self, log: AccessLog) -> None:
+        """Show what becomes of the lines of an access log."""
+        self.registry.register(AccessLogCollector(log, self._model))
 
     def refused(self, status: int) -> None:
         self._refused.labels(self._model, str(status)).inc()
+
+    def http(self, handler: str, method: str, status: int) -> None:
+        """An HTTP request has ended. `handler` is one of the routes, `method` one of HTTP's."""
+        self._http.labels(self._model, handler, method, str(status)).inc()
 
     def render(self) -> bytes:
         """The text exposition format."""
         return generate_latest(self._scraped)
 
+    def _labelled(self, name: str, help_text: str, *labels: str) -> Counter:
+        return Counter(PREFIX + name, help_text, ["model_name", *labels], registry=self.registry)
+
     def _counter(self, name: str, help_text: str) -> Counter:
-        return Counter(PREFIX + name, help_text, ["model_name"], registry=self.registry).labels(self._model)
+        return self._labelled(name, help_text).labels(self._model)
+
+    def _gauge(self, name: str, help_text: str) -> Gauge:
+        return Gauge(PREFIX + name, help_text, ["model_name"], registry=self.registry).labels(self._model)
 
     def _histogram(self, name: str, help_text: str, buckets: tuple[float, ...]) -> Histogram:
         return Histogram(PREFIX + name, help_text, ["model_name"], buckets=buckets, registry=self.registry).labels(self._model)
-
-
-class ClusterCollector(Collector):
-    """Reads the cluster state at every scrape: readiness, the scheduler's gauges by vLLM's names, and every process's own numbers."""
-
-    def __init__(self, model_name: str, view: ClusterView) -> None:
-        self._model = model_name
-        self._view = view
-
-    def describe(self) -> Iterable[Metric]:
-        return []
-
-    def collect(self) -> Iterable[Metric]:
-        yield self._gauge("cluster_ready", "1 when requests are served.", float(self._view.reason() is None))
-        yield from self._scheduler()
-        yield from self._processes()
-
-    def _scheduler(self) -> Iterable[Metric]:
-        scheduler = next((process for process in self._view.processes if process.name == "scheduler"), None)
-        gauges = scheduler.gauges if scheduler else {}
-        counters = scheduler.counters if scheduler else {}
-        yield self._gauge("num_requests_running", "Sequences being computed.", gauges.get("running", 0.0))
-        yield self._gauge("num_requests_waiting", "Sequences in the queue.", gauges.get("waiting", 0.0))
-        yield self._gauge("kv_cache_usage_perc", "Share of KV blocks that running sequences hold, 0 to 1.", kv_usage(gauges))
-        yield self._count("prefix_cache_queries", "Prompt tokens looked up in the prefix cache.", counters.get("prefix_queries", 0.0))
-        yield self._count("prefix_cache_hits", "Prompt tokens found in the prefix cache.", counters.get("prefix_hits", 0.0))
-        yield self._count("num_preemptions", "Sequences put back in the queue for want of KV blocks.", counters.get("preemptions", 0.0))
-
-    def _gauge(self, name: str, help_text: str, value: float) -> Metric:
-        family = GaugeMetricFamily(PREFIX + name, help_text, labels=["model_name"])
-        family.add_metric([self._model], max(value, 0.0))
-        return family
-
-    def _count(self, name: str, help_text: str, value: float) -> Metric:
-        family = CounterMetricFamily(PREFIX + name, help_text, labels=["model_name"])
-        family.add_metric([self._model], value)
-        return family
-
-    def _processes(self) -> Iterable[Metric]:
-        restarts = GaugeMetricFamily(PREFIX + "process_restarts", "How often a process was started again.", labels=["process"])
-        gauges = GaugeMetricFamily(PREFIX + "process_gauge", "Numbers of a process now.", labels=["process", "name"])
-        counters = CounterMetricFamily(PREFIX + "process_count", "Numbers of a process that only rise.", labels=["process", "name"])
-        for process in self._view.processes:
-            restarts.add_metric([process.name], process.restarts)
-            _add(gauges, process.name, process.gauges)
-            _add(counters, process.name, process.counters)
-        return (restarts, gauges, counters)
-
-
-def kv_usage(gauges: dict[str, float]) -> float:
-    """The share (0 to 1) of all KV blocks that running sequences hold, from the scheduler's gauges.
-
-    Blocks that are only cached can be evicted at once and those that retire are about to be free: neither counts as in use.
-    """
-    idle = sum(gauges.get(name, 0.0) for name in ("blocks_free", "blocks_cached", "blocks_retiring"))
-    return max(0.0, gauges.get("blocks", 0.0) - idle) / max(gauges.get("blocks", 0.0), 1.0)
-
-
-def _add(family: Any, process: str, numbers: dict[str, float]) -> None:
-    for name, value in numbers.items():
-        if name.startswith(MARK):
-            continue
-        family.add_metric([process, name], value)

@@ -9,15 +9,16 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
+from frontend.access import CALLER, OPEN_ROUTES
 from frontend.core import Core
 from frontend.errors import ApiError, too_large
+from frontend.record import CLIENT_CLOSED, RECORD, Record, record_of
 
 log = logging.getLogger("frontend.access")
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 REQUEST_ID: web.RequestKey[str] = web.RequestKey("request_id", str)
 MAX_ID_LENGTH = 128
-CLIENT_CLOSED = 499
 PROBES = frozenset({"/health", "/health/live", "/health/ready", "/health/startup", "/metrics"})
 """Asked every few seconds by machines: their log lines are at debug level."""
 _UNSAFE = re.compile(r"[^A-Za-z0-9._:/+=@-]")
@@ -32,15 +33,16 @@ def error_response(error: ApiError, headers: dict[str, str] | None = None) -> we
     return web.Response(status=error.status, body=error.body(), content_type="application/json", headers={**(headers or {}), **error.headers()})
 
 
-async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
-    """Signal handler: runs before the headers of a response go out."""
-    set_headers(request, response)
-
-
 def set_headers(request: web.BaseRequest, response: web.StreamResponse) -> None:
     """What every response has: the server's name and the request's id."""
     response.headers["Server"] = "pagewire"
     response.headers["X-Request-Id"] = request.get(REQUEST_ID) or request_id(request.headers.get("X-Request-Id"))
+
+
+def _is_open(request: web.Request) -> bool:
+    """By the route that will answer, not by the text of the path."""
+    resource = request.match_info.route.resource
+    return resource is not None and resource.canonical in OPEN_ROUTES
 
 
 class Boundary:
@@ -50,25 +52,49 @@ class Boundary:
         self._core = core
 
     async def handle(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        started = time.perf_counter()
         request[REQUEST_ID] = request_id(request.headers.get("X-Request-Id"))
-        status = CLIENT_CLOSED
+        record = request[RECORD] = record_of(request, request[REQUEST_ID], self._core.watchers)
+        if record.generates:
+            self._core.metrics.received.inc()
+            self._core.metrics.requests_live.inc()
         try:
             response = await self._answered(request, handler)
-            status = response.status
+            record.status = response.status
+            self._count(record)
             return response
+        except (asyncio.CancelledError, ConnectionError):
+            self._core.metrics.http(record.handler, record.method, CLIENT_CLOSED)
+            record.end()
+            raise
         finally:
-            seconds = time.perf_counter() - started
-            path = request.rel_url.raw_path
-            level = logging.DEBUG if path in PROBES else logging.INFO
-            log.log(level, "%s %s %d %.1f ms %s", request.method, path[:200], status, seconds * 1000, request[REQUEST_ID])
+            if record.generates:
+                self._core.metrics.requests_live.dec()
+            seconds = time.monotonic() - record.began
+            level = logging.DEBUG if record.path in PROBES or self._core.watchers else logging.INFO
+            log.log(level, "%s %s %d %.1f ms %s", request.method, record.path, record.status, seconds * 1000, record.request_id)
+
+    def _count(self, record: Record) -> None:
+        """Answered; whether the client takes the answer is another matter."""
+        self._core.metrics.http(record.handler, record.method, record.status)
+        if record.generates and record.status >= 400:
+            self._core.metrics.refused(record.status)
+
+    async def add_headers(self, request: web.Request, response: web.StreamResponse) -> None:
+        """Signal handler: runs before the headers of a response go out."""
+        set_headers(request, response)
+        self._core.cors.mark(request, response)
 
     async def _answered(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
+            if (preflight := self._core.cors.preflight(request)) is not None:
+                return preflight
+            if not _is_open(request):
+                request[CALLER] = self._core.access.caller(request.headers)
             return await handler(request)
         except (asyncio.CancelledError, ConnectionError):
             raise
         except ApiError as error:
+            request[RECORD].error = error.code
             return error_response(error)
         except web.HTTPException as error:
             return self._http_error(request, error)

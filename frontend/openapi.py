@@ -5,16 +5,18 @@ from typing import Any
 
 import msgspec
 
+from frontend.access import OPEN_ROUTES
 from frontend.bodies import MAX_BIAS, MAX_PROMPTS
 from frontend.errors import ErrorBody
-from frontend.health import VERSION
 from frontend.operations import COMMON, EVENTS, JSON, OPERATIONS, Operation
+from frontend.version import VERSION
 from messages.sampling import MAX_BIASED
 
 Schema = dict[str, Any]
 TEMPLATE = "#/components/schemas/{name}"
 WORDS = {
     400: "A field is wrong, unknown or not supported, or the prompt is too long",
+    401: "An API key is needed, or this one is not valid",
     404: "There is no such thing",
     405: "The method is not allowed here",
     408: "The body took too long to arrive",
@@ -62,6 +64,10 @@ _BIAS: Schema = {
 _BY_NAME = {"prompt": _PROMPT, "input": _PROMPT, "messages": _MESSAGES, "logit_bias": _BIAS}
 _CUT = ("max_tokens", "max_completion_tokens", "top_k")
 """Larger values are the same as the largest."""
+_KEYS: dict[str, Schema] = {
+    "bearer": {"type": "http", "scheme": "bearer", "description": "Needed where the server was started with API keys."},
+    "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key", "description": "The same key in Anthropic's header."},
+}
 _NEUTRAL = "Accepted only at values that change nothing."
 
 
@@ -80,7 +86,7 @@ def document() -> Schema:
         "openapi": "3.1.0",
         "info": {"title": "Pagewire", "version": VERSION, "description": "A server of large language models with OpenAI's API."},
         "paths": paths,
-        "components": {"schemas": schemas},
+        "components": {"schemas": schemas, "securitySchemes": _KEYS},
     }
 
 
@@ -93,6 +99,8 @@ def _operation(operation: Operation) -> Schema:
     }
     parameters = [{"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}] if "{id}" in operation.path else []
     parameters += [{"name": name, "in": "query", "required": False, "schema": schema} for name, schema in operation.query.items()]
+    if operation.path not in OPEN_ROUTES:
+        described["security"] = [{}, *({name: []} for name in _KEYS)]
     if parameters:
         described["parameters"] = parameters
     if operation.body is not None:
@@ -109,7 +117,8 @@ def _responses(operation: Operation) -> Iterator[tuple[str, Schema]]:
     yield "200", {"description": "Done", "content": content}
     for status in operation.also:
         yield str(status), {"description": WORDS[status], "content": {operation.media: {"schema": schema}}}
-    for status in sorted({*COMMON, *operation.errors}):
+    keyed = () if operation.path in OPEN_ROUTES else (401,)
+    for status in sorted({*COMMON, *keyed, *operation.errors}):
         yield str(status), {"description": WORDS[status], "content": {JSON: {"schema": _reference(ErrorBody)}}}
 
 

@@ -4,6 +4,8 @@ import asyncio
 import itertools
 from collections.abc import Mapping
 
+import msgspec
+
 from frontend.streams import Sender
 from messages.peers import FindRequests, FoundRequests
 
@@ -20,9 +22,10 @@ class Peers:
         self._keys = itertools.count()
         self._waiting: dict[int, asyncio.Future[FoundRequests]] = {}
 
-    async def find(self, name: str | None = None, limit: int = 0, cancel: bool = False) -> list[FoundRequests]:
+    async def find(self, name: str | None = None, limit: int = 0, cancel: bool = False, owner: str | None = None) -> list[FoundRequests]:
         """What they answer within PATIENCE_SECONDS."""
-        waiting = [self._ask(outbox, name, limit, cancel) for outbox in self._outboxes.values()]
+        question = FindRequests(frontend=self._name, key=0, name=name, limit=limit, cancel=cancel, owner=owner)
+        waiting = [self._ask(outbox, msgspec.structs.replace(question, key=next(self._keys))) for outbox in self._outboxes.values()]
         if not waiting:
             return []
         done, late = await asyncio.wait(waiting, timeout=PATIENCE_SECONDS)
@@ -30,11 +33,10 @@ class Peers:
             future.cancel()
         return [future.result() for future in done]
 
-    def _ask(self, outbox: Sender, name: str | None, limit: int, cancel: bool) -> "asyncio.Future[FoundRequests]":
-        key = next(self._keys)
-        future = self._waiting[key] = asyncio.get_running_loop().create_future()
-        future.add_done_callback(lambda _: self._waiting.pop(key))
-        outbox.send(FindRequests(frontend=self._name, key=key, name=name, limit=limit, cancel=cancel))
+    def _ask(self, outbox: Sender, question: FindRequests) -> "asyncio.Future[FoundRequests]":
+        future = self._waiting[question.key] = asyncio.get_running_loop().create_future()
+        future.add_done_callback(lambda _: self._waiting.pop(question.key))
+        outbox.send(question)
         return future
 
     def answer(self, frontend: str, message: FoundRequests) -> None:

@@ -14,7 +14,7 @@ CANCELLED = Problem(status=499, code="cancelled", message="The request was cance
 
 @dataclass(eq=False)
 class Entry:
-    """A running request. `id` is that of its response, `request_id` its X-Request-Id, `created` UNIX seconds."""
+    """A running request. `id` is that of its response, `request_id` its X-Request-Id, `key` the name of the API key, `created` UNIX seconds."""
 
     id: str
     request_id: str
@@ -22,6 +22,7 @@ class Entry:
     stream: bool
     priority: int
     run: Run
+    key: str = ""
     created: int = field(default_factory=lambda: int(time.time()))
 
     def cancel(self) -> None:
@@ -52,14 +53,18 @@ class Register:
             oldest = self._ended.pop(next(iter(self._ended)))
             self._choices -= len(oldest.choices)
 
-    def find(self, name: str) -> Entry | Card | None:
-        """By response id, else by X-Request-Id: the newest that runs, or else that has ended."""
+    def find(self, name: str, owner: str | None = None) -> Entry | Card | None:
+        """By response id, else by X-Request-Id: the newest that runs, or else that has ended. `owner`: only those of the key of this name."""
         found = self.live.get(name) or self._ended.get(name)
         if found is not None:
-            return found
+            return found if _belongs(found, owner) else None
         known: list[Entry | Card] = [*reversed(self.live.values()), *reversed(self._ended.values())]
-        return next((request for request in known if request.request_id == name), None)
+        return next((request for request in known if request.request_id == name and _belongs(request, owner)), None)
 
-    def newest(self) -> list[Entry]:
-        """Those with a sequence that runs, the newest first."""
-        return [entry for entry in reversed(self.live.values()) if entry.run.live]
+    def newest(self, owner: str | None = None) -> list[Entry]:
+        """Those with a sequence that runs, the newest first; `owner` as in `find`."""
+        return [entry for entry in reversed(self.live.values()) if entry.run.live and _belongs(entry, owner)]
+
+
+def _belongs(request: Entry | Card, owner: str | None) -> bool:
+    return owner is None or request.key == owner

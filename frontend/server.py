@@ -2,14 +2,19 @@
 
 import asyncio
 import logging
+import time
 from typing import Any
 
 import zmq
 from aiohttp import web
 
+from frontend.access import Access
 from frontend.args import FrontendArgs
+from frontend.certificate import Certificate
 from frontend.cluster import ClusterView
+from frontend.connections import Connections, room_for
 from frontend.core import Core
+from frontend.cors import Cors
 from frontend.explain import answer_peer
 from frontend.metrics import Metrics
 from frontend.peers import Peers
@@ -18,6 +23,7 @@ from frontend.service import make_app
 from frontend.shared_metrics import report
 from frontend.streams import ContractError, Dispatcher
 from frontend.tracing import Tracing
+from frontend.watching import Watching
 from messages.cluster import READY, STOPPING, ClusterState
 from messages.peers import FindRequests, FoundRequests, FromPeer
 from messages.text import FromTokenizer, Problem
@@ -29,16 +35,16 @@ from transport.trace import open_trace
 log = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.1
+SAMPLE_SECONDS = 0.25
 DRAIN_SECONDS = 3.5
 GOODBYE_SECONDS = 1.0
 LAST_WORDS_SECONDS = 0.5
-KEEP_ALIVE_SECONDS = 75.0
 MAX_HEADER_BYTES = 16 << 10
 BACKLOG = 1024
+HANDSHAKE_SECONDS = 10.0
 _CONNECTION: dict[str, Any] = {
     "access_log": None,
     "auto_decompress": False,  # frontend.compression does it, with answers of its own
-    "keepalive_timeout": KEEP_ALIVE_SECONDS,
     "max_line_size": MAX_HEADER_BYTES,
     "max_field_size": MAX_HEADER_BYTES,
 }
@@ -56,12 +62,20 @@ class Server:
         self._outboxes = {name: Outbox(self._context, args.run_dir, name, linger_ms=200) for name in (*args.tokenizers, *args.peers)}
         view = ClusterView(args.tokenizers)
         metrics = Metrics(args.model_name, view, args.name)
+        self._watching = Watching(args, metrics)
         trace = open_trace(args)
         self._tracing = None if trace is None else Tracing(trace)
         dispatcher = Dispatcher(args.name, {name: self._outboxes[name] for name in args.tokenizers}, view, metrics, self._tracing)
-        self._core = Core(args, view, metrics, dispatcher, peers=Peers(args.name, {name: self._outboxes[name] for name in args.peers}))
+        peers = Peers(args.name, {name: self._outboxes[name] for name in args.peers})
+        self._access = Access(args.api_keys, args.key_lines)
+        doors: dict[str, Any] = {"access": self._access, "cors": Cors(args.cors_origins)}
+        self._core = Core(args, view, metrics, dispatcher, peers=peers, watchers=self._watching.watchers, **doors)
+        self._certificate = Certificate(args.tls_cert, args.tls_key) if args.tls_cert and args.tls_key else None
+        self._connections = Connections(room_for(args.max_connections), args.head_seconds)
         self._answering: set[asyncio.Task[None]] = set()
         self._reporter = Reporter(args)
+        self._samples: tuple[dict[str, float], dict[str, float]] = ({}, {})
+        self._sampled = 0.0
 
     async def serve(self) -> None:
         """Raises OSError when the port cannot be bound."""
@@ -74,7 +88,9 @@ class Server:
         try:
             listener = await self._listen(runner)
             self._inbox.listen(self._receive)
+            refreshing = asyncio.create_task(self._keep_fresh())
             await self._follow()
+            refreshing.cancel()
             self._reporter.phase(STOPPING)
             listener.close()
             await self._drain()
@@ -88,7 +104,10 @@ class Server:
         if server is None:
             raise RuntimeError("the runner has not been set up")
         where: dict[str, Any] = {"host": self._args.host, "port": self._args.port, "backlog": BACKLOG, "reuse_port": bool(self._args.peers) or None}
-        listener: asyncio.Server = await loop.create_server(lambda: Connection(server, loop=loop, **_CONNECTION), **where)
+        if self._certificate is not None:
+            where |= {"ssl": self._certificate.context, "ssl_handshake_timeout": HANDSHAKE_SECONDS, "ssl_shutdown_timeout": HANDSHAKE_SECONDS}
+        options = {"loop": loop, "keepalive_timeout": self._args.idle_seconds, **_CONNECTION}
+        listener: asyncio.Server = await loop.create_server(lambda: Connection(server, self._connections, **options), **where)
         self._announce(listener.sockets[0].getsockname()[1])
         return listener
 
@@ -119,16 +138,27 @@ class Server:
             self._poll()
             await asyncio.sleep(POLL_SECONDS)
 
+    async def _keep_fresh(self) -> None:
+        """Take in changes of the files of keys and certificate, in a thread: no request waits for a disk."""
+        while True:
+            await asyncio.sleep(self._args.refresh_seconds)
+            await asyncio.to_thread(self._refresh)
+
+    def _refresh(self) -> None:
+        self._access.refresh()
+        if self._certificate is not None:
+            self._certificate.refresh()
+
     def _poll(self) -> None:
         state = self._cluster.latest()
         if state is not None:
             self._core.view.update(state)
             self._core.dispatcher.fail_lost()
         dropped = sum(outbox.dropped for outbox in self._outboxes.values())
-        counters = {"bad_frames": float(self._inbox.bad_frames), "dropped_sends": float(dropped)}
-        if self._args.peers:
-            counters |= report(self._core.metrics.registry)
-        self._reporter.numbers({"live": float(len(self._core.dispatcher))}, counters)
+        gauges, counters = {"live": float(len(self._core.dispatcher))}, {"bad_frames": float(self._inbox.bad_frames), "dropped_sends": float(dropped)}
+        if self._args.peers and (now := time.monotonic()) - self._sampled >= SAMPLE_SECONDS:
+            self._samples, self._sampled = report(self._core.metrics.registry), now
+        self._reporter.numbers(gauges | self._samples[0], counters | self._samples[1])
 
     async def _drain(self) -> None:
         """Let live requests end, then end them; new ones on open connections are refused."""
@@ -154,5 +184,6 @@ class Server:
             outbox.close()
         if self._tracing is not None:
             self._tracing.close()
+        self._watching.close()
         self._reporter.close()
         self._context.term()

@@ -9,9 +9,8 @@ from frontend.chat import chat_completions
 from frontend.completions import completions
 from frontend.core import Core
 from frontend.embeddings import embeddings
-from frontend.errors import ApiError
 from frontend.explain import cancel_request, list_requests, show_request
-from frontend.middleware import Boundary, Handler, add_headers
+from frontend.middleware import Boundary, Handler
 from frontend.tokens import detokenize, tokenize
 
 Endpoint = Callable[[Core, web.Request], Awaitable[web.StreamResponse]]
@@ -26,7 +25,7 @@ def make_app(core: Core) -> web.Application:
         return await boundary.handle(request, handler)
 
     app = web.Application(middlewares=[outermost], client_max_size=core.args.body_limit)
-    app.on_response_prepare.append(add_headers)
+    app.on_response_prepare.append(boundary.add_headers)
     routes = app.router
     routes.add_get("/", _plain(core, health.hint))
     routes.add_get("/version", _plain(core, health.version))
@@ -44,9 +43,9 @@ def make_app(core: Core) -> web.Application:
     routes.add_delete("/v1/requests/{id:.+}", _plain(core, cancel_request))
     routes.add_post("/tokenize", _when_ready(core, tokenize))
     routes.add_post("/detokenize", _when_ready(core, detokenize))
-    routes.add_post("/v1/chat/completions", _counted(core, chat_completions))
-    routes.add_post("/v1/completions", _counted(core, completions))
-    routes.add_post("/v1/embeddings", _counted(core, embeddings))
+    routes.add_post("/v1/chat/completions", _when_ready(core, chat_completions))
+    routes.add_post("/v1/completions", _when_ready(core, completions))
+    routes.add_post("/v1/embeddings", _when_ready(core, embeddings))
     return app
 
 
@@ -61,23 +60,5 @@ def _when_ready(core: Core, endpoint: Endpoint) -> Handler:
     async def handle(request: web.Request) -> web.StreamResponse:
         core.view.require_ready()
         return await endpoint(core, request)
-
-    return handle
-
-
-def _counted(core: Core, endpoint: Endpoint) -> Handler:
-    """A generating endpoint: received and refused requests are counted."""
-    inner = _when_ready(core, endpoint)
-
-    async def handle(request: web.Request) -> web.StreamResponse:
-        core.metrics.received.inc()
-        try:
-            return await inner(request)
-        except ApiError as error:
-            core.metrics.refused(error.status)
-            raise
-        except web.HTTPRequestEntityTooLarge:
-            core.metrics.refused(413)
-            raise
 
     return handle

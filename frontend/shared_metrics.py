@@ -1,61 +1,107 @@
-"""Several frontends on one port as one target of Prometheus: each reports its samples with its heartbeats, and whichever is asked adds them up."""
+"""Several frontends on one port as one target of Prometheus: each reports its samples with its heartbeats, and whichever is asked adds them up.
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+What an incarnation counted before it died stays in the sums; its gauges do not.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import Metric
+from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
-MARK = "sample:"
-"""Begins the names of samples among the counters of a heartbeat."""
+from frontend.cluster import ClusterView
+from messages.cluster import SAMPLE
+
 _CREATED = "_created"
+"""Ends the names of times, of which several frontends have several: they are left out."""
 
 Numbers = Mapping[str, float]
 
 
-def report(registry: CollectorRegistry) -> dict[str, float]:
-    """All samples that can be added up, as counters of a heartbeat."""
-    found = (sample for family in registry.collect() for sample in family.samples)
-    return {_name(sample): sample.value for sample in found if not sample.name.endswith(_CREATED)}
+def report(registry: CollectorRegistry) -> tuple[dict[str, float], dict[str, float]]:
+    """All samples that are not 0, as gauges and as counters of a heartbeat."""
+    gauges: dict[str, float] = {}
+    counters: dict[str, float] = {}
+    for family in registry.collect():
+        into = gauges if family.type == "gauge" else counters
+        into.update({_name(sample): sample.value for sample in _told(family) if sample.value})
+    return gauges, counters
+
+
+def _told(family: Metric) -> Iterator[Sample]:
+    return (sample for sample in family.samples if not sample.name.endswith(_CREATED))
 
 
 def _name(sample: Sample) -> str:
-    return MARK + msgspec.json.encode([sample.name, sample.labels]).decode()
+    return SAMPLE + msgspec.json.encode([sample.name, sample.labels]).decode()
 
 
 class Sum(Collector):
-    """The samples of `own` with those that `others` gives at each scrape added. Theirs are as old as their last heartbeat."""
+    """The samples of `own`, which is that of the frontend `name`, with those of all others added, which are as old as their last heartbeat."""
 
-    def __init__(self, own: CollectorRegistry, others: Callable[[], Iterable[Numbers]]) -> None:
+    def __init__(self, own: CollectorRegistry, view: ClusterView, name: str) -> None:
         self._own = own
-        self._others = others
+        self._view = view
+        self._name = name
 
     def describe(self) -> Iterable[Metric]:
         return []
 
     def collect(self) -> Iterator[Metric]:
-        theirs: dict[str, float] = {}
-        for numbers in self._others():
-            for name, value in numbers.items():
-                if name.startswith(MARK):
-                    theirs[name] = theirs.get(name, 0.0) + value
+        theirs = _added(self._others())
         for family in self._own.collect():
-            family.samples = [sample._replace(value=sample.value + theirs.pop(_name(sample), 0.0)) for sample in family.samples]
+            family.samples = [sample._replace(value=sample.value + theirs.pop(_name(sample), 0.0)) for sample in _told(family)]
             family.samples += _only_theirs(family, theirs)
             yield family
+
+    def _others(self) -> Iterator[Numbers]:
+        for process in self._view.processes:
+            yield process.past
+            if process.name != self._name:
+                yield process.counters
+                yield process.gauges
+
+
+class LostSequences(Collector):
+    """Sequences that neither live nor have ended: those of frontends that died. `started` and `ended`: the counters to compare."""
+
+    def __init__(self, view: ClusterView, model_name: str, started: str, ended: str) -> None:
+        self._view = view
+        self._model = model_name
+        self._begins = [SAMPLE + msgspec.json.encode([name + "_total"]).decode()[:-1] + "," for name in (started, ended)]
+
+    def describe(self) -> Iterable[Metric]:
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        past = _added(process.past for process in self._view.processes)
+        started, ended = (sum(value for name, value in past.items() if name.startswith(begin)) for begin in self._begins)
+        family = CounterMetricFamily("pagewire_sequences_lost", "Accepted sequences whose frontend died.", labels=["model_name"])
+        family.add_metric([self._model], started - ended)
+        yield family
+
+
+def _added(numbers: Iterable[Numbers]) -> dict[str, float]:
+    """The samples among them."""
+    total: dict[str, float] = {}
+    for each in numbers:
+        for name, value in each.items():
+            if name.startswith(SAMPLE):
+                total[name] = total.get(name, 0.0) + value
+    return total
 
 
 def _only_theirs(family: Metric, theirs: dict[str, float]) -> list[Sample]:
     """Samples of a counter with labels that have not come up here (a status that was never answered)."""
     if family.type != "counter" or not theirs:
         return []
-    begin = MARK + msgspec.json.encode([family.name + "_total"]).decode()[:-1] + ","
+    begin = SAMPLE + msgspec.json.encode([family.name + "_total"]).decode()[:-1] + ","
     names = [name for name in theirs if name.startswith(begin)]
     return [_sample(name, theirs.pop(name)) for name in names]
 
 
 def _sample(name: str, value: float) -> Sample:
-    sample, labels = msgspec.json.decode(name.removeprefix(MARK), type=tuple[str, dict[str, str]])
+    sample, labels = msgspec.json.decode(name.removeprefix(SAMPLE), type=tuple[str, dict[str, str]])
     return Sample(sample, labels, value)

@@ -12,6 +12,7 @@ from aiohttp import web
 
 from frontend.answers import Answer, Piece, usage
 from frontend.errors import ApiError
+from frontend.record import RECORD
 from frontend.register import Entry
 from frontend.streams import Event
 
@@ -58,6 +59,7 @@ class EventStream:
             last = b"data: " + error.body() + b"\n\n" + _DONE
         finally:
             self._run.writer = None
+            self._http[RECORD].sent += output.sent
         await response.write_eof(last)
         output.close()
         return response
@@ -92,11 +94,14 @@ class EventStream:
 
 
 class _Output:
-    """Writing to a connection at once, past the response, whose writing is a coroutine. Its writer's `drain` waits until all was sent."""
+    """Writing to a connection at once, past the response, whose writing is a coroutine. Its writer's `drain` waits until all was sent.
+
+    `sent` counts the bytes of data."""
 
     def __init__(self, transport: asyncio.Transport, chunked: bool) -> None:
         self._transport = transport
         self._chunked = chunked
+        self.sent = 0
         transport.set_write_buffer_limits(high=0)
 
     @property
@@ -108,6 +113,7 @@ class _Output:
         """Nothing happens when there is no data or the connection is lost: the request is about to be cancelled then."""
         if data and not self._transport.is_closing():
             self._transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
+            self.sent += len(data)
 
     def close(self) -> None:
         """The connection may serve another request."""

@@ -12,6 +12,7 @@ import contextlib
 import itertools
 import secrets
 import time
+from array import array
 from collections.abc import Callable
 from typing import Protocol
 
@@ -23,14 +24,15 @@ from frontend.metrics import Metrics
 from frontend.tracing import Tracing
 from messages.explain import Explain, Explained
 from messages.request import Cancel, Detokenize, Generate, Tokenize
-from messages.text import Detokenized, Ended, FromTokenizer, Problem, Started, TextDelta, Texts, Tokenized
+from messages.sampling import SamplingParams
+from messages.text import Begun, Detokenized, Ended, FromTokenizer, Problem, Started, TextDelta, Texts, Tokenized
 
 Event = tuple[int, str | TextDelta | Ended]
 """The index of a choice and what came for it: text alone, or a message that says more."""
 Question = Tokenize | Detokenize | Explain
 Answer = Tokenized | Detokenized | Explained
 
-ABORT, ERROR = "abort", "error"
+ABORT, ERROR, REFUSED = "abort", "error", "refused"
 
 
 class ContractError(ValueError):
@@ -44,9 +46,12 @@ class Sender(Protocol):
 
 
 class Sequence:
-    """One key. Times are monotonic seconds. `end` is a finish reason, ABORT or ERROR once it has ended (at `ended`), None before."""
+    """One key. Times are monotonic seconds. `end` is a finish reason, ABORT, ERROR or REFUSED once it has ended (at `ended`), None before.
 
-    __slots__ = ("end", "ended", "first_token", "group", "index", "key", "last_token", "run", "started", "tokens")
+    `begun`: when its first token was computed, after `queued` seconds in the line and `prefilled` seconds for its prompt.
+    """
+
+    __slots__ = ("begun", "end", "ended", "first_token", "group", "index", "key", "last_token", "prefilled", "queued", "run", "started", "tokens")
 
     def __init__(self, key: int, index: int, run: "Run", group: "Group | None") -> None:
         self.key = key
@@ -55,6 +60,8 @@ class Sequence:
         self.group = group
         self.started = False
         self.tokens = 0
+        self.begun: float | None = None
+        self.queued = self.prefilled = 0.0
         self.first_token: float | None = None
         self.last_token: float | None = None
         self.end: str | None = None
@@ -62,12 +69,13 @@ class Sequence:
 
 
 class Group:
-    """The sequences that share one prompt, and the prompt's numbers once known."""
+    """The sequences that share one prompt, and the prompt's numbers once known. `counted`: they are in the metrics."""
 
-    __slots__ = ("cached_tokens", "prompt_tokens", "sequences")
+    __slots__ = ("cached_tokens", "counted", "prompt_tokens", "sequences")
 
     def __init__(self) -> None:
         self.sequences: list[Sequence] = []
+        self.counted = False
         self.prompt_tokens: int | None = None
         self.cached_tokens = 0
 
@@ -75,7 +83,8 @@ class Group:
 class Run:
     """What one HTTP request waits for. Made by `Dispatcher.open`; `close` must be called in every path.
 
-    `writer`, once there is one, takes the events of each turn of the loop; it gives False when it cannot now, and `held` ends then.
+    `n`, `max_tokens` and `sampling` are those of its last prompt. `writer`, once there is one, takes the events of each turn of the loop; it gives
+    False when it cannot now, and `held` ends then.
     """
 
     def __init__(self, dispatcher: "Dispatcher", tokenizer: str, incarnation: int) -> None:
@@ -85,6 +94,9 @@ class Run:
         self.groups: list[Group] = []
         self.live: dict[int, Sequence] = {}
         self.completion_tokens = 0
+        self.n = 1
+        self.max_tokens: int | None = None
+        self.sampling: SamplingParams | None = None
         self.writer: Callable[[], bool] | None = None
         self._dispatcher = dispatcher
         self._events: list[Event] = []
@@ -108,6 +120,7 @@ class Run:
     def generate(self, message: Generate) -> None:
         """Send one prompt; its choices get the next indexes. Raises ApiError 503 when the tokenizer's queue is full."""
         group = Group()
+        self.n, self.max_tokens, self.sampling = len(message.keys), message.stop.max_tokens, message.sampling
         first = sum(len(other.sequences) for other in self.groups)
         self.groups.append(group)
         group.sequences = [Sequence(key, first + number, self, group) for number, key in enumerate(message.keys)]
@@ -251,10 +264,10 @@ class Dispatcher:
         del sequence.run.live[sequence.key]
         sequence.end, sequence.ended = reason, time.monotonic()
         self._metrics.live.set(len(self._live))
-        if sequence.started:
-            self._metrics.finished(reason)
-            self._metrics.e2e.observe(sequence.ended - sequence.run.arrived)
-            self._metrics.request_generation.observe(sequence.tokens)
+        group = sequence.group
+        if sequence.started and group is not None and (group.counted or reason != REFUSED):
+            self._metrics.accepted(group)
+            self._metrics.ended(sequence, reason)
             if self._tracing is not None:
                 self._tracing.ended(sequence)
 
@@ -290,6 +303,9 @@ class Dispatcher:
         if isinstance(message, Texts):
             self._on_texts(message)
             return
+        if isinstance(message, Begun):
+            self._on_begun(message)
+            return
         sequence = self._live.get(message.key)
         if sequence is not None:
             self._handlers[type(message)](sequence, message)
@@ -301,10 +317,18 @@ class Dispatcher:
         group.prompt_tokens = message.prompt_tokens
         for member in group.sequences:
             member.started = True
-        self._metrics.started.inc(len(group.sequences))
-        self._metrics.prompt_tokens.inc(message.prompt_tokens)
-        self._metrics.request_prompt.observe(message.prompt_tokens)
         sequence.run.accepted()
+
+    def _on_begun(self, message: Begun) -> None:
+        """Raises ContractError. What was told of a sequence before stays: it may have been computed anew."""
+        if not 4 * len(message.keys) == len(message.queued) == len(message.prefilled):
+            raise ContractError(f"{len(message.keys)} keys have begun with columns of {len(message.queued)} and {len(message.prefilled)} bytes")
+        now = time.monotonic()
+        for key, queued, prefilled in zip(message.keys, array("f", message.queued), array("f", message.prefilled), strict=True):
+            sequence = self._live.get(key)
+            if sequence is not None and sequence.group is not None and sequence.begun is None:
+                sequence.begun, sequence.queued, sequence.prefilled = now, queued, prefilled
+                self._metrics.accepted(sequence.group)
 
     def _on_delta(self, sequence: Sequence, message: FromTokenizer) -> None:
         if not isinstance(message, TextDelta):
@@ -342,7 +366,7 @@ class Dispatcher:
             return
         if message.problem is not None or message.finish is None or not sequence.started:
             problem = message.problem or Problem(status=500, code="internal_error", message="The server made a mistake; its log has more.")
-            sequence.run.fail(problem)
+            sequence.run.fail(problem, REFUSED if message.refused else ERROR)
             return
         if (missing := message.completion_tokens - sequence.tokens) > 0:
             self._count(sequence, missing)
@@ -369,4 +393,6 @@ class Dispatcher:
 
     def _first(self, sequence: Sequence, now: float) -> None:
         sequence.first_token = now
+        if sequence.group is not None:
+            self._metrics.accepted(sequence.group)
         self._metrics.first_token.observe(now - sequence.run.arrived)

@@ -24,7 +24,7 @@ class DetokenizeAnswer(msgspec.Struct):
 
 
 async def tokenize(core: Core, http: web.Request) -> web.Response:
-    request = bodies.decode(await read_body(http, core.args.body_limit), TokenizeRequest, refusals.TOKENIZE)
+    request = bodies.decode(await read_body(core, http), TokenizeRequest, refusals.TOKENIZE)
     core.check_model(request.model)
     key = core.dispatcher.new_keys(1)[0]
     message = Tokenize(frontend=core.args.name, key=key, prompt=_prompt(request), with_text=request.return_token_strs)
@@ -36,7 +36,7 @@ async def tokenize(core: Core, http: web.Request) -> web.Response:
 
 
 async def detokenize(core: Core, http: web.Request) -> web.Response:
-    request = bodies.decode(await read_body(http, core.args.body_limit), DetokenizeRequest, refusals.DETOKENIZE)
+    request = bodies.decode(await read_body(core, http), DetokenizeRequest, refusals.DETOKENIZE)
     core.check_model(request.model)
     key = core.dispatcher.new_keys(1)[0]
     found = await _ask(core, Detokenize(frontend=core.args.name, key=key, ids=request.tokens))

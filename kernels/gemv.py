@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.launch import launch, power_of_two, trigger, wait
+from kernels.launch import cdiv, launch, power_of_two, trigger, wait
 from kernels.mlp import silu
 
 MANY_ROWS = 32_768
@@ -187,7 +187,7 @@ def product(
         x_1M, weight, norm_M = x_1M.view(torch.int32), weight.view(torch.int32), None if norm_M is None else norm_M.view(torch.int32)
         columns, size = columns // 2, size // 2
     launch(
-        _gemv, (triton.cdiv(rows, chosen.rows),), len(x_1M), x_1M, norm_M, weight, scale, bias, out_1N, eps,
+        _gemv, (cdiv(rows, chosen.rows),), len(x_1M), x_1M, norm_M, weight, scale, bias, out_1N, eps,
         N=rows, K=columns, ROWS=len(x_1M), BN=chosen.rows, PIECE=size, PIECES=count,
         NORM=norm_M is not None, GATED=gated, SCALED=scale is not None, ADD=add, BIAS=bias is not None, PAIRED=paired,
         num_warps=chosen.warps, num_stages=1,

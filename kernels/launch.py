@@ -6,6 +6,7 @@ holds. With more rows that is slower (bench/GPU.md): waiting programs take the r
 """
 
 import functools
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -15,6 +16,8 @@ import torch
 import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from kernels import direct
 
 LOG2E = tl.constexpr(1.4426950408889634)
 HOPPER = 90
@@ -57,6 +60,17 @@ def wait(PDL: tl.constexpr) -> None:
         gdc_wait()
 
 
+def settle_keys() -> None:
+    """Work out the names that Triton's cache on disk has for our kernels, in one order, before any is compiled.
+
+    Such a name depends on whose names were worked out before, so that processes which compile in another order would not find each other's work.
+    """
+    for module in sorted(name for name in sys.modules if name.startswith("kernels.")):
+        for _, function in sorted(vars(sys.modules[module]).items()):
+            if isinstance(function, triton.runtime.JITFunction):
+                function.cache_key  # noqa: B018  # kept by the function
+
+
 @contextmanager
 def instead(do: Instead) -> Iterator[None]:
     """Inside, `do` is called in place of every launch of this thread."""
@@ -71,20 +85,22 @@ def launch(kernel: Any, grid: tuple[int, ...], rows: int, *arguments: Any, **set
     """Run a kernel that has a `PDL` parameter over `grid`, in a step of `rows` rows; an empty grid runs nothing."""
     if 0 in grid:
         return
-    dependent = dependent_launch(rows)
+    settings["PDL"] = dependent = dependent_launch(rows)
     if dependent:
         settings["launch_pdl"] = True
-    run(kernel, grid, *arguments, PDL=dependent, **settings)
+    (_INSTEAD.get() or direct.run)(kernel, grid, arguments, settings)
 
 
 def run(kernel: Any, grid: tuple[int, ...], *arguments: Any, **settings: Any) -> None:
     """Run a kernel over `grid`, as `settings` say."""
-    if (do := _INSTEAD.get()) is None:
-        kernel[grid](*arguments, **settings)
-    else:
-        do(kernel, grid, arguments, settings)
+    (_INSTEAD.get() or direct.run)(kernel, grid, arguments, settings)
 
 
 def power_of_two(size: int) -> int:
     """The smallest power of two that is at least `size`."""
     return 1 << (size - 1).bit_length()
+
+
+def cdiv(size: int, part: int) -> int:
+    """How many parts of at most `part` there are in `size`; as `triton.cdiv`, which takes the host as long as half a launch."""
+    return -(-size // part)

@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.launch import LOG2E, launch, trigger, wait
+from kernels.launch import LOG2E, cdiv, launch, trigger, wait
 
 BLOCK = 1024
 
@@ -33,5 +33,5 @@ def silu_mul(gate_up: Tensor) -> Tensor:
     """silu(gate) * up for `gate_up` [T, 2N], gate first; gives [T, N]. Computed in float32."""
     rows, size = gate_up.shape[0], gate_up.shape[1] // 2
     out = gate_up.new_empty(rows, size)
-    launch(_silu_mul, (rows, triton.cdiv(size, BLOCK)), rows, gate_up.contiguous(), out, N=size, BLOCK=BLOCK, num_warps=4)
+    launch(_silu_mul, (rows, cdiv(size, BLOCK)), rows, gate_up.contiguous(), out, N=size, BLOCK=BLOCK, num_warps=4)
     return out

@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.launch import NEVER, launch, trigger, wait
+from kernels.launch import NEVER, cdiv, launch, trigger, wait
 from kernels.reference.resident import Columns
 
 BLOCK = 256
@@ -24,14 +24,30 @@ def _write(arena_ptr: tl.tensor, index_ptr: tl.tensor, word_ptr: tl.tensor, coun
 def write_words(arena: Tensor, pairs: Tensor) -> None:
     """arena[pairs[0]] = pairs[1] for int32 `pairs` [2, N]. Pairs of one index hold the same word."""
     count = pairs.shape[1]
-    launch(_write, (triton.cdiv(count, BLOCK),), NEVER, arena, pairs[0], pairs[1], count, BLOCK=BLOCK, num_warps=4)
+    launch(_write, (cdiv(count, BLOCK),), NEVER, arena, pairs[0], pairs[1], count, BLOCK=BLOCK, num_warps=4)
+
+
+@triton.jit
+def _columns(
+    temperature_ptr: tl.tensor, top_p_ptr: tl.tensor, min_p_ptr: tl.tensor, top_k_ptr: tl.tensor, seed_ptr: tl.tensor,
+    slot: tl.tensor, length: tl.tensor, floats_ptr: tl.tensor, ints_ptr: tl.tensor, row: tl.tensor, inside: tl.tensor, STRIDE: tl.constexpr,
+) -> None:  # fmt: skip
+    """How rows of `length` tokens are sampled: three columns of STRIDE values each in `floats`, three in `ints`."""
+    tl.store(floats_ptr + row, tl.load(temperature_ptr + slot), mask=inside)
+    tl.store(floats_ptr + STRIDE + row, tl.load(top_p_ptr + slot), mask=inside)
+    tl.store(floats_ptr + 2 * STRIDE + row, tl.load(min_p_ptr + slot), mask=inside)
+    tl.store(ints_ptr + row, tl.load(top_k_ptr + slot).to(tl.int64), mask=inside)
+    tl.store(ints_ptr + STRIDE + row, tl.load(seed_ptr + slot), mask=inside)
+    tl.store(ints_ptr + 2 * STRIDE + row, length.to(tl.int64), mask=inside)
 
 
 @triton.jit(do_not_specialize=["rows"], do_not_specialize_on_alignment=["slot_ptr", "token_ptr", "position_ptr"])
 def _begin(
-    length_ptr: tl.tensor, last_ptr: tl.tensor, slot_ptr: tl.tensor, token_ptr: tl.tensor, position_ptr: tl.tensor, rows: tl.tensor,
-    DUMMY: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
+    length_ptr: tl.tensor, last_ptr: tl.tensor, temperature_ptr: tl.tensor, top_p_ptr: tl.tensor, min_p_ptr: tl.tensor, top_k_ptr: tl.tensor,
+    seed_ptr: tl.tensor, slot_ptr: tl.tensor, token_ptr: tl.tensor, position_ptr: tl.tensor, floats_ptr: tl.tensor, ints_ptr: tl.tensor,
+    rows: tl.tensor, SAMPLED: tl.constexpr, STRIDE: tl.constexpr, DUMMY: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ) -> None:  # fmt: skip
+    """SAMPLED: also the columns for sampling, of the length that counts the token."""
     trigger(PDL)
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = row < rows
@@ -41,6 +57,9 @@ def _begin(
     tl.store(position_ptr + row, length, mask=inside)
     tl.store(token_ptr + row, tl.load(last_ptr + slot), mask=inside)
     tl.store(length_ptr + slot, length + 1, mask=slot < DUMMY)
+    if SAMPLED:
+        counted = length + (slot < DUMMY).to(tl.int32)
+        _columns(temperature_ptr, top_p_ptr, min_p_ptr, top_k_ptr, seed_ptr, slot, counted, floats_ptr, ints_ptr, row, inside, STRIDE)
 
 
 def begin_rows(columns: Columns, slot_R: Tensor, token_R: Tensor, position_R: Tensor) -> None:
@@ -48,11 +67,35 @@ def begin_rows(columns: Columns, slot_R: Tensor, token_R: Tensor, position_R: Te
 
     The dummy slot stays at length 0.
     """
-    rows, dummy = len(slot_R), len(columns.length) - 1
+    _run_begin(columns, slot_R, token_R, position_R, None)
+
+
+def start_rows(columns: Columns, slot_R: Tensor, token_R: Tensor, position_R: Tensor) -> tuple[Tensor, ...]:
+    """`begin_rows`, and `sampling_columns` after it."""
+    places = _places(slot_R)
+    _run_begin(columns, slot_R, token_R, position_R, places)
+    return _cut(places, slot_R.shape[0])
+
+
+def _run_begin(columns: Columns, slot_R: Tensor, token_R: Tensor, position_R: Tensor, places: tuple[Tensor, Tensor] | None) -> None:
+    rows, dummy = slot_R.shape[0], columns.length.shape[0] - 1
     launch(
-        _begin, (triton.cdiv(rows, BLOCK),), rows, columns.length, columns.last, slot_R, token_R, position_R, rows,
-        DUMMY=dummy, BLOCK=BLOCK, num_warps=4,
+        _begin, (cdiv(rows, BLOCK),), rows, columns.length, columns.last, columns.temperature, columns.top_p, columns.min_p, columns.top_k,
+        columns.seed, slot_R, token_R, position_R, *(places or (None, None)), rows,
+        SAMPLED=places is not None, STRIDE=0 if places is None else places[0].shape[1], DUMMY=dummy, BLOCK=BLOCK, num_warps=4,
     )  # fmt: skip
+
+
+def _places(slot_R: Tensor) -> tuple[Tensor, Tensor]:
+    """Memory for the columns that `_cut` gives."""
+    stride = cdiv(slot_R.shape[0], BLOCK) * BLOCK
+    return torch.empty(3, stride, device=slot_R.device), torch.empty(3, stride, dtype=torch.int64, device=slot_R.device)
+
+
+def _cut(places: tuple[Tensor, Tensor], rows: int) -> tuple[Tensor, ...]:
+    """temperature, top_p and min_p (float32), top_k, seed and the position to draw for (int64) of the first `rows` rows."""
+    floats, ints = places
+    return *floats[:, :rows].unbind(), *ints[:, :rows].unbind()
 
 
 @triton.jit(do_not_specialize=["rows"], do_not_specialize_on_alignment=["slot_ptr"])
@@ -65,24 +108,18 @@ def _sampling(
     inside = row < rows
     wait(PDL)
     slot = tl.load(slot_ptr + row, mask=inside, other=0)
-    tl.store(floats_ptr + row, tl.load(temperature_ptr + slot), mask=inside)
-    tl.store(floats_ptr + STRIDE + row, tl.load(top_p_ptr + slot), mask=inside)
-    tl.store(floats_ptr + 2 * STRIDE + row, tl.load(min_p_ptr + slot), mask=inside)
-    tl.store(ints_ptr + row, tl.load(top_k_ptr + slot).to(tl.int64), mask=inside)
-    tl.store(ints_ptr + STRIDE + row, tl.load(seed_ptr + slot), mask=inside)
-    tl.store(ints_ptr + 2 * STRIDE + row, tl.load(length_ptr + slot).to(tl.int64), mask=inside)
+    length = tl.load(length_ptr + slot)
+    _columns(temperature_ptr, top_p_ptr, min_p_ptr, top_k_ptr, seed_ptr, slot, length, floats_ptr, ints_ptr, row, inside, STRIDE)
 
 
 def sampling_columns(columns: Columns, slot_R: Tensor) -> tuple[Tensor, ...]:
     """temperature, top_p and min_p (float32), top_k, seed and the position to draw for (int64), one value per row."""
-    rows, stride = len(slot_R), triton.cdiv(len(slot_R), BLOCK) * BLOCK
-    floats = torch.empty(3, stride, device=slot_R.device)
-    ints = torch.empty(3, stride, dtype=torch.int64, device=slot_R.device)
+    rows, places = slot_R.shape[0], _places(slot_R)
     launch(
-        _sampling, (triton.cdiv(rows, BLOCK),), rows, columns.length, columns.temperature, columns.top_p, columns.min_p, columns.top_k, columns.seed,
-        slot_R, floats, ints, rows, STRIDE=stride, BLOCK=BLOCK, num_warps=4,
+        _sampling, (cdiv(rows, BLOCK),), rows, columns.length, columns.temperature, columns.top_p, columns.min_p, columns.top_k, columns.seed,
+        slot_R, *places, rows, STRIDE=places[0].shape[1], BLOCK=BLOCK, num_warps=4,
     )  # fmt: skip
-    return *floats[:, :rows], *ints[:, :rows]
+    return _cut(places, rows)
 
 
 @triton.jit(do_not_specialize=["rows"], do_not_specialize_on_alignment=["slot_ptr"])
@@ -107,10 +144,10 @@ def finish_rows(columns: Columns, slot_R: Tensor, token_R: Tensor, finite_R: Ten
 
     A failed row stays failed and is fed token 0.
     """
-    rows, dummy = len(slot_R), len(columns.failed) - 1
+    rows, dummy = slot_R.shape[0], columns.failed.shape[0] - 1
     out = torch.empty(rows, dtype=torch.int32, device=slot_R.device)
     launch(
-        _finish, (triton.cdiv(rows, BLOCK),), rows, columns.last, columns.failed, slot_R, token_R, finite_R.view(torch.uint8), out, rows,
+        _finish, (cdiv(rows, BLOCK),), rows, columns.last, columns.failed, slot_R, token_R, finite_R.view(torch.uint8), out, rows,
         DUMMY=dummy, BLOCK=BLOCK, num_warps=4,
     )  # fmt: skip
     return out

@@ -11,7 +11,6 @@ import functools
 from typing import Any, NamedTuple
 
 import torch
-import triton
 from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -19,7 +18,7 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warp
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from triton.language import debug_barrier
 
-from kernels.launch import LOG2E, launch, on_hopper, power_of_two
+from kernels.launch import LOG2E, cdiv, launch, on_hopper, power_of_two
 
 MOST_ROWS = 256
 SCRATCH_PARTS = 1 << 24
@@ -266,7 +265,7 @@ def new_rows(like: Tensor, rows: int, columns: int) -> Tensor:
     What lies there is read but changes nothing; tiles that reach past the end of a matrix were seen to take much longer (136 rows than 256).
     """
     tall = TALL if rows > LOW else LOW
-    return like.new_empty(triton.cdiv(rows, tall) * tall, columns)[:rows]
+    return like.new_empty(cdiv(rows, tall) * tall, columns)[:rows]
 
 
 def _describe(matrix: Tensor, rows: int, columns: int) -> TensorDescriptor:
@@ -274,7 +273,7 @@ def _describe(matrix: Tensor, rows: int, columns: int) -> TensorDescriptor:
     if that is memory of the same tensor."""
     layout = gl.NVMMASharedLayout.get_default_for([rows, columns], gl.bfloat16)
     count, size = matrix.shape
-    whole = triton.cdiv(count, rows) * rows
+    whole = cdiv(count, rows) * rows
     if whole * size * matrix.element_size() <= matrix.untyped_storage().nbytes() - matrix.storage_offset() * matrix.element_size():
         count = whole
     return TensorDescriptor(matrix, [count, size], [size, 1], [rows, columns], layout)
@@ -328,9 +327,9 @@ def product(
     """
     (rows, depth), columns = x_TM.shape, out_TN.shape[1]
     chosen = settings or settings_for(rows, columns, depth, gated)
-    grid = triton.cdiv(columns, chosen.columns), triton.cdiv(rows, chosen.rows), chosen.parts
+    grid = cdiv(columns, chosen.columns), cdiv(rows, chosen.rows), chosen.parts
     size = chosen.rows * chosen.columns * (2 if gated else 1)
-    steps = triton.cdiv(triton.cdiv(depth, chosen.depth), chosen.parts)
+    steps = cdiv(cdiv(depth, chosen.depth), chosen.parts)
     scaled = None if norm_N is None else Scaled(new_rows(out_TN, rows, columns), torch.empty(rows, grid[0], device=x_TM.device))
     groups = 0 if squares is None else squares.shape[1]
     launch(

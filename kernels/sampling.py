@@ -15,7 +15,7 @@ from torch import Tensor
 
 from kernels.borders import find_borders
 from kernels.candidates import CAPACITY, FEW, GROUP, choose_threshold, gather, settle
-from kernels.launch import launch, power_of_two, trigger, wait
+from kernels.launch import cdiv, launch, power_of_two, trigger, wait
 from kernels.logits import GREEDY_BELOW, all_finite, read
 from kernels.reference.sampling import Penalties, Sampled, SamplingBatch
 
@@ -195,7 +195,7 @@ class _Columns:
 
     def __init__(self, rows: int, vocab: int, filtered: bool, device: torch.device) -> None:
         self.chunk = GROUPED_CHUNK if filtered else CHUNK
-        self.chunks = triton.cdiv(vocab, self.chunk)
+        self.chunks = cdiv(vocab, self.chunk)
         self.best, self.least, self.mass = _aligned(3, rows * self.chunks, torch.float32, device)
         self.border, self.threshold = _aligned(2, rows, torch.float32, device)
         self.count, self.todo = _aligned(2, rows, torch.int32, device)
@@ -205,7 +205,7 @@ class _Columns:
 
 def _aligned(count: int, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """[count, size and more]: rows that begin at multiples of 16 bytes whatever their size, as a kernel is compiled anew for pointers that do not."""
-    return torch.empty(count, triton.cdiv(size, 4) * 4, dtype=dtype, device=device)
+    return torch.empty(count, cdiv(size, 4) * 4, dtype=dtype, device=device)
 
 
 def _filter(logits_RV: Tensor, batch: SamplingBatch, penalties: tuple[Tensor | None, ...], c: _Columns, size: dict[str, Any]) -> None:

@@ -24,4 +24,5 @@ class Triton(Reference):
     write_words = staticmethod(resident.write_words)
     begin_rows = staticmethod(resident.begin_rows)
     sampling_columns = staticmethod(resident.sampling_columns)
+    start_rows = staticmethod(resident.start_rows)
     finish_rows = staticmethod(resident.finish_rows)

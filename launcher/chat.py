@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from launcher.client import Client, ServerError, find_url, sampling_fields
+from launcher.client import Client, ServerError, find_server, sampling_fields
 from launcher.errors import LauncherError
 from launcher.models import cache_folder
 
@@ -56,7 +56,7 @@ class Conversation:
 
 def run(args: argparse.Namespace) -> int:
     """Entry point of `chat`: 0 when the person left."""
-    client = Client(find_url(args.url, args.port))
+    client = find_server(args.url, args.port)
     model = client.model()
     talk = Conversation(client, model, args.system, sampling_fields(args))
     terminal = sys.stdin.isatty() and sys.stdout.isatty()

@@ -57,6 +57,8 @@ class Child:
         self._process: subprocess.Popen[bytes] | None = None
         self._pump: threading.Thread | None = None
         self._report: ProcessReport | None = None
+        self._past: dict[str, float] = {}
+        self._past_cpu = 0.0
         self._heard = 0.0
         self._was_ready = False
         self._deaths: collections.deque[float] = collections.deque()
@@ -81,13 +83,21 @@ class Child:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            pass_fds=(death_fd,),
+            pass_fds=(death_fd, *self.spec.descriptors),
             start_new_session=True,
         )
+        self._bury()
         self._report, self._heard, self.restart_at, self._was_ready = None, time.monotonic(), None, False
         self.tail.clear()
         self._pump = threading.Thread(target=self._read_lines, args=(self._process.stdout,), name=f"lines-{self.name}", daemon=True)
         self._pump.start()
+
+    def _bury(self) -> None:
+        """Keep what the last incarnation has counted."""
+        last, past = self._report, self._past
+        if last is not None:
+            self._past = {name: past.get(name, 0.0) + last.counters.get(name, 0.0) for name in {**past, **last.counters}}
+            self._past_cpu += last.cpu_seconds
 
     def _read_lines(self, pipe: IO[bytes]) -> None:
         with pipe:
@@ -187,6 +197,9 @@ class Child:
             gauges=report.gauges if report is not None else {},
             counters=report.counters if report is not None else {},
             facts=report.facts if report is not None else {},
+            cpu_seconds=self._past_cpu + (report.cpu_seconds if report is not None else 0.0),
+            memory_bytes=report.memory_bytes if report is not None else 0,
+            past=self._past,
         )
 
     def _detail(self, now: float, phase: str, age: float) -> str:

@@ -5,7 +5,7 @@ import importlib
 import sys
 
 from launcher.errors import LauncherError, program
-from launcher.options import add_formats, device, number, printable, whole
+from launcher.options import add_formats, device, number, origin, printable, whole
 
 VERSION = "0.1.0"
 DEFAULT_MODEL = "smollm2-135m-instruct"
@@ -39,6 +39,7 @@ def build_parser(command: str | None = None) -> argparse.ArgumentParser:
     _add_chat(commands)
     _add_generate(commands)
     _add_model(commands)
+    _add_keys(commands)
     doctor = _command(commands, "doctor", "launcher.doctor", "check this machine: what is here, what is missing, what to do")
     doctor.add_argument("--json", action="store_true", help="machine-readable report")
     simulate = _command(commands, "simulate", "launcher.simulate", "run the scheduler on a virtual clock: a workload, or a recording of a cluster")
@@ -118,9 +119,17 @@ def _add_start(start: argparse.ArgumentParser) -> None:
     add("--run-ahead", type=whole(1, 8), metavar="N", help="plans in flight at once; 1 waits for each result (2; on a GPU 3)")
     add("--prefix-cache", choices=["on", "off"], default="on", help="keep what was computed for prompts that begin alike (on)")
     add("--target-itl", type=number(1, 60_000), metavar="MS", help="cut prompt chunks so that running streams get a token about this often")
+    add("--api-keys", metavar="FILE", help="requests need a key of this file, made with `keys add`; read again when it changes")
+    add("--tls-cert", metavar="FILE", help="serve https with this certificate (PEM, the whole chain); read again when it changes")
+    add("--tls-key", metavar="FILE", help="the certificate's private key (PEM, without a passphrase, closed to others)")
+    add("--cors-origin", type=origin, action="append", metavar="ORIGIN", help="web pages that may read answers; * for all; may be repeated (none)")
+    add("--max-connections", type=whole(1, 1_000_000), default=4096, metavar="N", help="connections open at once, for each frontend (4096)")
     add("--record", metavar="FILE", help="write what the scheduler receives and plans to a new file, for `simulate`; without text or token ids")
     add("--record-tokens", action="store_true", help="keep token ids in the recording: it can be replayed exactly, and read by who has it")
     add("--trace", metavar="FILE", help="write what each process does when to a new file, for Perfetto, chrome://tracing and `trace summary`")
+    add("--access-log", metavar="FILE", help="append a line for each HTTP request to this file; - is standard output")
+    add("--log-format", choices=["json", "text"], help="of the access log (json)")
+    add("--otlp-endpoint", metavar="URL", help="send OpenTelemetry spans of requests to this collector, such as http://127.0.0.1:4318")
     add("--chat-template", metavar="FILE", help="a Jinja chat template instead of the model's own")
     add("--generation-config", choices=["on", "off"], default="on", help="the model's generation_config.json gives sampling defaults (on)")
     add("--dummy-weights", action="store_true", help="random weights, for measuring speed only")
@@ -174,3 +183,16 @@ def _add_model(commands: "Commands[argparse.ArgumentParser]") -> None:
     inspect = _command(model, "inspect", "launcher.inspect", "show what a model is made of and what it needs")
     inspect.add_argument("model", nargs="?", default=DEFAULT_MODEL, help=MODEL_HELP)
     inspect.add_argument("--json", action="store_true", help="machine-readable report")
+
+
+def _add_keys(commands: "Commands[argparse.ArgumentParser]") -> None:
+    keys = commands.add_parser("keys", help="make, list and remove API keys").add_subparsers(title="actions", required=True, metavar="ACTION")
+    add = _command(keys, "add", "launcher.keys", "make a key and print it, once; the file keeps a hash of it", "run_add")
+    add.add_argument("name", help="what the key is called in the file and in /v1/requests")
+    add.add_argument("--admin", action="store_true", help="the key may see and cancel the requests of all keys")
+    add.add_argument("--tenant", metavar="T", help="keys of one tenant share one part of the machine and the prefix cache (default: the name)")
+    remove = _command(keys, "remove", "launcher.keys", "take a key out of the file", "run_remove")
+    remove.add_argument("name", help="what the key is called")
+    listed = _command(keys, "list", "launcher.keys", "show the keys in the file: their names, not the keys", "run_list")
+    for parser in (add, remove, listed):
+        parser.add_argument("--file", metavar="FILE", help="the file of keys (~/.config/pagewire/keys)")

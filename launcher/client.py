@@ -2,13 +2,15 @@
 
 import http.client
 import json
-import os
+import ssl
 from collections.abc import Generator
 from typing import Any
 from urllib.parse import urlsplit
 
 from launcher.errors import LauncherError, program
-from launcher.rundir import choose_cluster
+from launcher.rundir import Cluster, choose_cluster
+from launcher.security import key_headers
+from transport.tls import TlsError, pinned_context
 
 Json = dict[str, Any]
 CONNECT_SECONDS = 10.0
@@ -23,21 +25,34 @@ class ServerError(LauncherError):
         self.kind = kind
 
 
-def find_url(url: str | None, port: int | None) -> str:
-    """The base URL to talk to: the one given, or that of the cluster running here. Raises LauncherError when there is none."""
-    return url.rstrip("/").removesuffix("/v1") if url is not None else choose_cluster(port).info.url
+def find_server(url: str | None, port: int | None) -> "Client":
+    """The server at `url`, or the cluster running here. Raises LauncherError when there is none."""
+    return Client(url.rstrip("/").removesuffix("/v1")) if url is not None else own_cluster(choose_cluster(port))
+
+
+def own_cluster(cluster: Cluster, patience: float | None = None) -> "Client":
+    """A cluster of this user: with the key and the certificate that lie in its run directory. Raises LauncherError."""
+    try:
+        tls = None if cluster.info.tls_cert is None else pinned_context(cluster.info.tls_cert)
+    except TlsError as error:
+        raise LauncherError(str(error)) from error
+    return Client(cluster.info.url, patience, cluster.key(), tls)
 
 
 class Client:
-    """Requests to one server. $PAGEWIRE_API_KEY is sent as a bearer token when it is set. `patience`: seconds to wait for an answer, or any."""
+    """Requests to one server. `key` is sent as a bearer token, $PAGEWIRE_API_KEY without one. `patience`: seconds to wait for an answer, or any.
 
-    def __init__(self, url: str, patience: float | None = None) -> None:
+    `tls`: whose certificates are trusted; None: the system's.
+    """
+
+    def __init__(self, url: str, patience: float | None = None, key: str | None = None, tls: ssl.SSLContext | None = None) -> None:
         parts = urlsplit(url if "//" in url else f"http://{url}")
         if parts.scheme not in {"http", "https"} or not parts.hostname:
             raise LauncherError(f"{url} is not an http:// or https:// address")
         self._url = url
         self._patience = patience
-        self._kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        self._headers = {"Content-Type": "application/json", **key_headers(key)}
+        self._tls = (tls or ssl.create_default_context()) if parts.scheme == "https" else None
         self._host, self._port, self._prefix = parts.hostname, parts.port, parts.path.rstrip("/")
 
     def model(self) -> str:
@@ -86,16 +101,18 @@ class Client:
             connection.close()
         raise LauncherError(f"{self._url} ended the answer early")
 
+    def _connection(self) -> http.client.HTTPConnection:
+        if self._tls is None:
+            return http.client.HTTPConnection(self._host, self._port, timeout=CONNECT_SECONDS)
+        return http.client.HTTPSConnection(self._host, self._port, timeout=CONNECT_SECONDS, context=self._tls)
+
     def _send(self, method: str, path: str, body: Json | None) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
-        connection = self._kind(self._host, self._port, timeout=CONNECT_SECONDS)
-        headers = {"Content-Type": "application/json"}
-        if key := os.environ.get("PAGEWIRE_API_KEY"):
-            headers["Authorization"] = f"Bearer {key}"
+        connection = self._connection()
         try:
             connection.connect()
             if connection.sock is not None:
                 connection.sock.settimeout(self._patience)  # a long prompt may take its time
-            connection.request(method, self._prefix + path, None if body is None else json.dumps(body).encode(), headers)
+            connection.request(method, self._prefix + path, None if body is None else json.dumps(body).encode(), self._headers)
             answer = connection.getresponse()
         except (OSError, http.client.HTTPException) as error:
             connection.close()

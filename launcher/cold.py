@@ -16,6 +16,7 @@ from types import TracebackType
 
 from launcher.errors import APP_ROOT, LauncherError
 from launcher.rundir import INFO
+from launcher.security import key_headers
 
 POLL_SECONDS = 0.02
 START_SECONDS = 1800.0
@@ -54,7 +55,7 @@ class ColdCluster:
             self._tick()
         ready = time.perf_counter() - self._began
         body = {"prompt": "Hello", "max_tokens": 1, "temperature": 0, "ignore_eos": True}
-        request = urllib.request.Request(f"{url}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
+        request = urllib.request.Request(f"{url}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json", **key_headers()})
         try:
             with _opener().open(request, timeout=START_SECONDS) as response:
                 response.read()

@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import shlex
 import sys
 from typing import Any
 
@@ -49,17 +50,19 @@ def ready_text(options: ClusterOptions, state: ClusterState) -> str:
     context = f", context {facts['context']} tokens" if "context" in facts else ""
     if facts.get("wanted_context", 0) > facts.get("context", 0):
         context += f" instead of {facts['wanted_context']}: the KV memory holds no more, see --kv-tokens"
-    command = program()
+    command, security = program(), options.security
+    shown = "-H \"Authorization: Bearer $PAGEWIRE_API_KEY\" " if security.keyed else ""
+    shown += f"--cacert {shlex.quote(security.tls_cert)} " if security.tls_cert else ""
     return (
         f"Pagewire is ready at {options.url} (model {options.model_name}{context})\n\n"
-        f"  curl {options.url}/v1/{path} -H 'Content-Type: application/json' \\\n    -d '{request}'\n\n"
+        f"  curl {options.url}/v1/{path} -H 'Content-Type: application/json' \\\n    {shown}-d '{request}'\n\n"
         f"  talk to it:  {command} chat --port {options.port}\n"
         f"  stop it:     {command} cluster stop --port {options.port}"
     )
 
 
 class TerminalAudience:
-    """A start in the foreground: status line and the processes' lines on stderr, the ready text on stdout."""
+    """A start in the foreground: status line and the processes' lines on stderr, the ready text on stdout unless the access log goes there."""
 
     def __init__(self, options: ClusterOptions) -> None:
         self._options = options
@@ -81,7 +84,8 @@ class TerminalAudience:
         self._ready = True
         self._line.clear()
         try:
-            print(ready_text(self._options, state) + " (or Ctrl-C)", flush=True)
+            where = sys.stderr if self._options.access_log == "" else sys.stdout
+            print(ready_text(self._options, state) + " (or Ctrl-C)", file=where, flush=True)
         except OSError as error:
             log.warning("cannot write to standard output: %s", error)
 

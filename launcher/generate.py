@@ -5,7 +5,7 @@ import json
 import sys
 from typing import Any
 
-from launcher.client import Client, find_url, sampling_fields
+from launcher.client import find_server, sampling_fields
 from launcher.errors import LauncherError
 
 
@@ -13,7 +13,7 @@ def run(args: argparse.Namespace) -> int:
     """Entry point of `generate`: 0 when the text ended, 1 when the server refused or failed."""
     if args.system is not None and not args.chat:
         raise LauncherError("--system is for chat messages: add --chat", 2)
-    client = Client(find_url(args.url, args.port))
+    client = find_server(args.url, args.port)
     path, body = request(args, client.model())
     if args.json:
         print(json.dumps(client.post(path, body), indent=2, ensure_ascii=False))

@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from launcher.client import Client
+from launcher.client import own_cluster
 from launcher.errors import LauncherError
+from launcher.rundir import Cluster
 from messages.cluster import READY, ClusterState
 
 PATIENCE_SECONDS = 4.0
@@ -14,12 +15,12 @@ _ORDER = {"decode": 0, "prefill": 1, "waiting": 2}
 Json = dict[str, Any]
 
 
-def live_requests(url: str, state: ClusterState) -> Json | None:
+def live_requests(cluster: Cluster, state: ClusterState) -> Json | None:
     """The answer of GET /v1/requests; None when no frontend is there to ask, or it does not answer in time."""
     if not any(process.name.startswith("frontend") and process.phase == READY for process in state.processes):
         return None
     try:
-        answer = Client(url, PATIENCE_SECONDS).get("/v1/requests")
+        answer = own_cluster(cluster, PATIENCE_SECONDS).get("/v1/requests")
     except (LauncherError, OSError):
         return None
     return answer if isinstance(answer, dict) and isinstance(answer.get("data"), list) else None

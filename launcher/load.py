@@ -14,6 +14,8 @@ from typing import Any
 
 import aiohttp
 
+from launcher.security import key_headers
+
 READ_BUFFER_BYTES = 1 << 20
 
 
@@ -82,8 +84,11 @@ def arrival_times(rate: float, count: int, seed: int) -> list[float]:
 
 
 def new_session() -> aiohttp.ClientSession:
-    """A client session that never holds a request back."""
-    return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=None), read_bufsize=READ_BUFFER_BYTES)
+    """A client session that never holds a request back; it shows the key of the environment, if there is one."""
+    timeout = aiohttp.ClientTimeout(total=None)
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0), timeout=timeout, read_bufsize=READ_BUFFER_BYTES, headers=key_headers()
+    )
 
 
 async def closed_loop(target: Target, prompts: Sequence[Prompt], concurrency: int, watch: Watcher) -> Measurement:

@@ -58,3 +58,13 @@ def printable(text: str) -> str:
     if not text.strip() or not text.isprintable():
         raise argparse.ArgumentTypeError(f"{text!r} is not a name: printable characters are needed, without line breaks")
     return text
+
+
+ORIGIN = re.compile(r"[a-z][a-z0-9+.-]{0,31}://(\[[0-9a-f:]+\]|[a-z0-9_.-]{1,253})(:[0-9]{1,5})?")
+
+
+def origin(text: str) -> str:
+    """An argparse type: an origin as browsers send it, or *."""
+    if text != "*" and ORIGIN.fullmatch(text) is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an origin such as https://chat.example or http://localhost:3000 (no path), nor *")
+    return text

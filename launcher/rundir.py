@@ -14,13 +14,13 @@ import msgspec
 from launcher.errors import LauncherError, program
 from transport.sockets import address
 
-LOCK, INFO, LOG = "lock", "info.json", "log"
+LOCK, INFO, LOG, KEY = "lock", "info.json", "log", "key"
 KEPT_POISON = 8
 LONGEST_SOCKET_NAME = "supervisor-00"
 
 
 class ClusterInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What `info.json` says. `started` is seconds since the epoch."""
+    """What `info.json` says. `started` is seconds since the epoch; `tls_cert` the certificate it was started with."""
 
     pid: int
     host: str
@@ -28,6 +28,7 @@ class ClusterInfo(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     model: str
     started: float
+    tls_cert: str | None = None
 
 
 class Cluster(msgspec.Struct, frozen=True):
@@ -35,6 +36,13 @@ class Cluster(msgspec.Struct, frozen=True):
 
     folder: Path
     info: ClusterInfo
+
+    def key(self) -> str | None:
+        """An API key of the user who runs it; None where none is needed."""
+        try:
+            return (self.folder / KEY).read_text("ascii")
+        except OSError:
+            return None
 
 
 def root_path() -> Path:
@@ -101,6 +109,12 @@ class RunDir:
         temporary = self.folder / f".{INFO}"
         temporary.write_bytes(msgspec.json.encode(info))
         temporary.replace(self.folder / INFO)
+
+    def write_key(self, key: str | None) -> None:
+        """For this user's own commands; nobody else gets into the folder."""
+        if key is not None:
+            with os.fdopen(os.open(self.folder / KEY, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as file:
+                file.write(key)
 
     def keep_log(self, port: int) -> Path | None:
         """Save the log of a cluster that failed; the folder itself goes. Returns where the log is now, or None when there is none."""

@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 
+from launcher.security import Security
 from transport.lifetime import ProcessArgs
 
 # Stages of an ordered shutdown: a stage is stopped when the one before has ended.
@@ -11,11 +12,12 @@ FRONTENDS, TOKENIZERS, SCHEDULER, WORKERS = range(4)
 
 
 class ProcessSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """One process: `python -m <package>` with `args` (incarnation and death pipe are filled in at each start)."""
+    """One process: `python -m <package>` with `args` (incarnation and death pipe are filled in at each start). It inherits `descriptors`."""
 
     package: str
     args: ProcessArgs
     stage: int
+    descriptors: tuple[int, ...] = ()
 
     @property
     def name(self) -> str:
@@ -52,6 +54,9 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
     record: str | None = None
     record_tokens: bool = False
     trace: str | None = None
+    access_log: str | None = None
+    log_format: str = "json"
+    otlp_endpoint: str | None = None
     chat_template: str | None = None
     generation_config: bool = True
     dummy_weights: bool = False
@@ -61,16 +66,18 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
     startup_timeout: float = 600.0
     hang_timeout: float = 60.0
     created: int = 0
+    security: Security = Security()
 
     @property
     def url(self) -> str:
         """Where a client on this machine reaches the cluster."""
         host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(self.host, self.host)
-        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+        scheme = "http" if self.security.tls_cert is None else "https"
+        return f"{scheme}://[{host}]:{self.port}" if ":" in host else f"{scheme}://{host}:{self.port}"
 
 
-def cluster_specs(options: ClusterOptions, run_dir: str) -> list[ProcessSpec]:
-    """The table of processes of one cluster, in the order they are started."""
+def cluster_specs(options: ClusterOptions, run_dir: str, access_fd: int = -1) -> list[ProcessSpec]:
+    """The table of processes of one cluster, in the order they are started. `access_fd`: where an access log without a file goes."""
     from frontend.args import FrontendArgs
     from scheduler.args import SchedulerArgs
     from tokenizer_proc.args import TokenizerArgs
@@ -83,6 +90,8 @@ def cluster_specs(options: ClusterOptions, run_dir: str) -> list[ProcessSpec]:
         return {"name": name, "incarnation": 0, "run_dir": run_dir, "log_level": options.log_level, "trace": options.trace}
 
     place: dict[str, Any] = {"host": options.host, "port": options.port, "model_name": options.model_name, "created": options.created}
+    place |= msgspec.structs.asdict(options.security)
+    place |= {"access_log": options.access_log, "access_fd": access_fd, "log_format": options.log_format, "otlp_endpoint": options.otlp_endpoint}
     front = [
         FrontendArgs(**common(name), **place, tokenizers=tokenizers, peers=tuple(other for other in frontends if other != name)) for name in frontends
     ]
@@ -128,7 +137,7 @@ def cluster_specs(options: ClusterOptions, run_dir: str) -> list[ProcessSpec]:
         dummy_weights=options.dummy_weights,
     )
     return [
-        *(ProcessSpec(package="frontend", args=args, stage=FRONTENDS) for args in front),
+        *(ProcessSpec(package="frontend", args=args, stage=FRONTENDS, descriptors=() if access_fd < 0 else (access_fd,)) for args in front),
         ProcessSpec(package="worker", args=worker, stage=WORKERS),
         *(ProcessSpec(package="tokenizer_proc", args=args, stage=TOKENIZERS) for args in text),
         ProcessSpec(package="scheduler", args=scheduler, stage=SCHEDULER),

@@ -7,11 +7,13 @@ import http.client
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
 from pathlib import Path
-from urllib.parse import urlsplit
+from typing import Any
+from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
@@ -22,8 +24,10 @@ from launcher.machine import cores
 from launcher.new_file import new_file
 from launcher.progress import StatusLine
 from launcher.rundir import LOG, ClusterInfo, RunDir, belongs_to_cluster
+from launcher.security import security_from
 from launcher.sizes import sizes_from
 from launcher.specs import ClusterOptions, cluster_specs
+from launcher.watching import access_descriptor, watching_from
 
 PROBE_SECONDS = 0.5
 DETACHED_VARIABLE = "PAGEWIRE_DETACHED"
@@ -54,6 +58,8 @@ def options_from(args: argparse.Namespace) -> ClusterOptions:
         raise LauncherError(f"--chat-template: there is no file {template}", 2)
     record = _new_recording(args.record, args.record_tokens)
     trace = None if args.trace is None else new_file("--trace", args.trace, "a trace")
+    security = security_from(args)
+    watching = watching_from(args)
     port = free_port(args.host, args.port)
     found = models.resolve(args.model)
     return ClusterOptions(
@@ -90,6 +96,8 @@ def options_from(args: argparse.Namespace) -> ClusterOptions:
         startup_timeout=args.startup_timeout,
         hang_timeout=args.hang_timeout,
         created=int(time.time()),
+        security=security,
+        **watching,
     )
 
 
@@ -143,11 +151,12 @@ def serve(options: ClusterOptions, run_dir: RunDir, report_fd: int = -1) -> int:
     audience = PipeAudience(options, report_fd) if report_fd >= 0 else TerminalAudience(options)
     code = 1
     try:
-        info = ClusterInfo(pid=os.getpid(), host=options.host, port=options.port, url=options.url, model=options.model_name, started=time.time())
-        run_dir.write_info(info)
+        key, security = options.security.with_own_key()
+        run_dir.write_key(key)
+        run_dir.write_info(_info(options))
         timeouts = (options.startup_timeout, options.hang_timeout)
-        with traced(options.trace) as trace:
-            specs = cluster_specs(msgspec.structs.replace(options, trace=trace), str(run_dir.folder))
+        with traced(options.trace) as trace, access_descriptor(options.access_log) as descriptor:
+            specs = cluster_specs(msgspec.structs.replace(options, trace=trace, security=security), str(run_dir.folder), descriptor)
             code = Supervisor(specs, run_dir.folder, options.model_name, audience, *timeouts, lambda: serves(options.url)).run()
     finally:
         if code != 0:
@@ -158,10 +167,15 @@ def serve(options: ClusterOptions, run_dir: RunDir, report_fd: int = -1) -> int:
     return code
 
 
+def _info(options: ClusterOptions) -> ClusterInfo:
+    where: dict[str, Any] = {"host": options.host, "port": options.port, "url": options.url, "tls_cert": options.security.tls_cert}
+    return ClusterInfo(pid=os.getpid(), model=options.model_name, started=time.time(), **where)
+
+
 def serves(url: str) -> bool:
     """Whether the frontend at `url` says that it is ready; its view of the cluster is a moment older than the supervisor's."""
     place = urlsplit(url)
-    connection = http.client.HTTPConnection(place.hostname or "", place.port, timeout=PROBE_SECONDS)
+    connection = _connection(place)
     try:
         connection.request("GET", "/health/ready")
         return connection.getresponse().status == 200
@@ -169,6 +183,15 @@ def serves(url: str) -> bool:
         return False
     finally:
         connection.close()
+
+
+def _connection(place: SplitResult) -> http.client.HTTPConnection:
+    """To this machine, where nothing secret is sent: any certificate will do."""
+    if place.scheme == "http":
+        return http.client.HTTPConnection(place.hostname or "", place.port, timeout=PROBE_SECONDS)
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return http.client.HTTPSConnection(place.hostname or "", place.port, timeout=PROBE_SECONDS, context=context)
 
 
 def _start_detached(options: ClusterOptions, run_dir: RunDir) -> int:

@@ -16,7 +16,7 @@ from launcher.errors import LauncherError
 from launcher.live import live_requests, requests_table
 from launcher.progress import StatusLine
 from launcher.rundir import Cluster, choose_cluster, is_live, running_clusters
-from messages.cluster import ClusterState, ProcessState, StatusQuery, StopCommand, Stopping
+from messages.cluster import SAMPLE, ClusterState, ProcessState, StatusQuery, StopCommand, Stopping
 
 GRACE_SECONDS = 10.0
 POLL_SECONDS = 0.05
@@ -28,7 +28,7 @@ def run_status(args: argparse.Namespace) -> int:
         print('{"running": false}')
     cluster = choose_cluster(args.port)
     state = query(cluster)
-    requests = live_requests(cluster.info.url, state)
+    requests = live_requests(cluster, state)
     if args.json:
         document = {**status_document(cluster, state), "requests": requests and requests["data"]}
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n")
@@ -51,6 +51,8 @@ def status_document(cluster: Cluster, state: ClusterState) -> dict[str, Any]:
     told = msgspec.to_builtins(state)
     for process in told["processes"]:
         process["pid"] = process["pid"] or None
+        for numbers in ("gauges", "counters", "past"):
+            process[numbers] = {name: value for name, value in process[numbers].items() if not name.startswith(SAMPLE)}
     return {
         "running": True,
         "url": cluster.info.url,

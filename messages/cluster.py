@@ -6,6 +6,8 @@ import msgspec
 STARTING, LOADING, READY, STALLED, STOPPING, DEAD = "starting", "loading", "ready", "stalled", "stopping", "dead"
 
 DEFAULT = "default_"
+SAMPLE = "sample:"
+"""Begins the names of those numbers of a frontend that are samples of its metrics: the others on its port add them to theirs."""
 
 
 class ProcessReport(msgspec.Struct, frozen=True, kw_only=True, tag="report"):
@@ -13,7 +15,8 @@ class ProcessReport(msgspec.Struct, frozen=True, kw_only=True, tag="report"):
 
     `incarnation` counts starts of this name and is given by the supervisor. `gauges` are numbers now; `counters` only rise within one
     incarnation; `facts` are fixed once ready (the scheduler's: context, wanted_context, block_size, blocks, slots; the tokenizer's: chat, and
-    DEFAULT followed by the name of a sampling field: what requests that leave it out get).
+    DEFAULT followed by the name of a sampling field: what requests that leave it out get). `cpu_seconds` and `memory_bytes` are what it has used and
+    takes now.
     """
 
     name: str
@@ -25,6 +28,8 @@ class ProcessReport(msgspec.Struct, frozen=True, kw_only=True, tag="report"):
     gauges: dict[str, float] = {}
     counters: dict[str, float] = {}
     facts: dict[str, int | float | str] = {}
+    cpu_seconds: float = 0.0
+    memory_bytes: int = 0
 
 
 class Hung(msgspec.Struct, frozen=True, kw_only=True, tag="hung"):
@@ -42,7 +47,10 @@ ToSupervisor = ProcessReport | Hung
 
 
 class ProcessState(msgspec.Struct, frozen=True, kw_only=True):
-    """The supervisor's view of one process. `age` is the seconds since its last report; `restarts` how often it was started again."""
+    """The supervisor's view of one process. `age` is the seconds since its last report; `restarts` how often it was started again.
+
+    `past`: the last counters of its earlier incarnations, added up; `cpu_seconds` is that of all of them.
+    """
 
     name: str
     incarnation: int
@@ -55,6 +63,9 @@ class ProcessState(msgspec.Struct, frozen=True, kw_only=True):
     gauges: dict[str, float] = {}
     counters: dict[str, float] = {}
     facts: dict[str, int | float | str] = {}
+    cpu_seconds: float = 0.0
+    memory_bytes: int = 0
+    past: dict[str, float] = {}
 
 
 class ClusterState(msgspec.Struct, frozen=True, kw_only=True, tag="cluster"):

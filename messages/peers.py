@@ -7,6 +7,7 @@ from messages.key import Key
 
 class FindRequests(msgspec.Struct, frozen=True, kw_only=True, tag="find_requests"):
     """What do you know of the request called `name`? Without a name: of the `limit` newest that run. `cancel` ends the one named.
+    `owner`: only requests of the API key of this name count; None: all.
 
     Answered with `FoundRequests` to `frontend`.
     """
@@ -16,6 +17,7 @@ class FindRequests(msgspec.Struct, frozen=True, kw_only=True, tag="find_requests
     name: str | None = None
     limit: int = 0
     cancel: bool = False
+    owner: str | None = None
 
 
 class FoundRequests(msgspec.Struct, frozen=True, kw_only=True, tag="found_requests"):

@@ -69,8 +69,16 @@ class Texts(msgspec.Struct, frozen=True, tag="texts"):
     tokens: list[Annotated[int, msgspec.Meta(ge=0)]]
 
 
+class Begun(msgspec.Struct, frozen=True, tag="begun"):
+    """The first token of each of `keys` has been computed; their text comes after this. `queued` and `prefilled` as in `messages.tokens.Tokens`."""
+
+    keys: list[Key]
+    queued: bytes
+    prefilled: bytes
+
+
 class Ended(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="ended"):
-    """The last message of a key: a finish reason (`stop`, `length`) or a problem, exactly one of them.
+    """The last message of a key: a finish reason (`stop`, `length`) or a problem, exactly one of them. `refused`: it was never let in.
 
     The fields that a TextDelta has are as there. `stop_reason` is the stop string or stop token id that matched, None for an end token.
     Totals are of the whole sequence. `embedding` f32 is that of the prompt, of length 1, if one was asked for.
@@ -79,6 +87,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="
     key: Key
     finish: str | None = None
     problem: Problem | None = None
+    refused: bool = False
     text: str = ""
     tokens: int = 0
     logprobs: list[TokenLogprob] = []
@@ -102,4 +111,4 @@ class Detokenized(msgspec.Struct, frozen=True, tag="detokenized"):
     text: str
 
 
-FromTokenizer = Started | Texts | TextDelta | Ended | Tokenized | Detokenized | Explained
+FromTokenizer = Started | Begun | Texts | TextDelta | Ended | Tokenized | Detokenized | Explained

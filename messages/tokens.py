@@ -28,6 +28,9 @@ class Tokens(msgspec.Struct, frozen=True, kw_only=True, tag="tokens"):
 
     Tokens of a key arrive in order of `index`, each exactly once. A row with FINISH_ERROR carries no token (-1) and its problem is in
     `problems[key]`. `cached` has the prompt tokens taken from the prefix cache, for keys whose first token this is and that had a hit.
+
+    `queued` and `prefilled` f32 have a value for each row of `index` 0, in order: seconds in the line before it first got a slot, and from then on
+    to this token. They are empty in a message that only tells of the failure of a key that was never computed.
     """
 
     key: bytes
@@ -37,6 +40,8 @@ class Tokens(msgspec.Struct, frozen=True, kw_only=True, tag="tokens"):
     logprobs: LogprobColumns | None = None
     problems: dict[int, Problem] = {}
     cached: dict[int, int] = {}
+    queued: bytes = b""
+    prefilled: bytes = b""
 
 
 class PromptScores(msgspec.Struct, frozen=True, kw_only=True, tag="scores"):

@@ -18,21 +18,21 @@ class PagewireError(Exception):
         self.param = param
 
 
-def get(url: str) -> Any:
-    """The JSON answer of GET. Raises PagewireError."""
-    with _open(urllib.request.Request(url)) as response:
+def get(url: str, key: str | None = None) -> Any:
+    """The JSON answer of GET; `key`: the API key to show. Raises PagewireError."""
+    with _open(urllib.request.Request(url), key) as response:
         return json.load(response)
 
 
-def post(url: str, body: dict[str, Any]) -> Any:
-    """The JSON answer of POST. Raises PagewireError."""
-    with _open(_request(url, body)) as response:
+def post(url: str, body: dict[str, Any], key: str | None = None) -> Any:
+    """The JSON answer of POST; `key` as for `get`. Raises PagewireError."""
+    with _open(_request(url, body), key) as response:
         return json.load(response)
 
 
-def events(url: str, body: dict[str, Any]) -> Iterator[Any]:
+def events(url: str, body: dict[str, Any], key: str | None = None) -> Iterator[Any]:
     """The JSON events of a streamed POST up to its [DONE]. Closing the iterator cancels the request. Raises PagewireError."""
-    with _open(_request(url, body)) as response:
+    with _open(_request(url, body), key) as response:
         for line in response:
             data = line.removeprefix(b"data:").strip()
             if data == b"[DONE]":
@@ -49,7 +49,9 @@ def _request(url: str, body: dict[str, Any]) -> urllib.request.Request:
     return urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
 
 
-def _open(request: urllib.request.Request) -> HTTPResponse:
+def _open(request: urllib.request.Request, key: str | None) -> HTTPResponse:
+    if key:
+        request.add_header("Authorization", f"Bearer {key}")
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # the cluster is on this machine: no proxy
     try:
         response: HTTPResponse = opener.open(request)

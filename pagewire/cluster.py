@@ -17,7 +17,7 @@ SHOWN_CHARACTERS = 4000
 
 
 class PrivateCluster:
-    """A running cluster that nobody else's `launch.py cluster ...` sees. `url` is its address on this machine."""
+    """A running cluster that nobody else's `launch.py cluster ...` sees. `url` is its address on this machine, `key` an API key if it needs one."""
 
     def __init__(self, arguments: Sequence[str]) -> None:
         """`arguments` are those of `cluster start`. Returns when the cluster is ready; raises RuntimeError with its last words when it fails."""
@@ -26,7 +26,7 @@ class PrivateCluster:
             done = self._launch("start", "--detach", "--host", "127.0.0.1", "--port", "0", *arguments, seconds=START_SECONDS)
             if done.returncode:
                 raise RuntimeError(f"the cluster did not start (exit {done.returncode}):\n{done.stderr.strip()[-SHOWN_CHARACTERS:]}")
-            self.url = _url(Path(self._root))
+            self.url, self.key = _url_and_key(Path(self._root))
         except BaseException:
             self.close()
             raise
@@ -45,8 +45,8 @@ class PrivateCluster:
                 shutil.rmtree(self._root, ignore_errors=True)
 
 
-def _url(root: Path) -> str:
+def _url_and_key(root: Path) -> tuple[str, str | None]:
     for info in root.glob("*/info.json"):
-        url: str = json.loads(info.read_bytes())["url"]
-        return url
+        key = info.with_name("key")
+        return json.loads(info.read_bytes())["url"], key.read_text("ascii") if key.exists() else None
     raise RuntimeError(f"the cluster started but left no info.json below {root}")

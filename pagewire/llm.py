@@ -1,6 +1,7 @@
 """`LLM`: a model in a private cluster of its own, for scripts and notebooks."""
 
 import atexit
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -47,7 +48,7 @@ class LLM:
     def __init__(self, model: str | None = None, *, url: str | None = None, **options: str | float | bool) -> None:
         """`model`: a folder, .gguf file, catalogue name or pulled hub id; None: the default model, fetched when it is not in the cache.
 
-        `url`: base URL of a running server (without /v1); `model` and `options` are then not used.
+        `url`: base URL of a running server (without /v1); `model` and `options` are then not used. It gets the API key in $PAGEWIRE_API_KEY.
         `options`: the long options of `cluster start` with underscores, such as `threads=2`, `max_context=2048`, `kv_tokens=65536`,
         `dtype="bfloat16"`; True sets a flag (`dummy_weights=True`), False leaves it out, `prefix_cache=False`
         turns it off. `host`, `port` and `detach` are set here.
@@ -56,6 +57,7 @@ class LLM:
         """
         self._cluster = None if url else PrivateCluster(_arguments(model, options))
         self.url = (self._cluster.url if self._cluster else url or "").rstrip("/")
+        self._key = (self._cluster.key if self._cluster else None) or os.environ.get("PAGEWIRE_API_KEY")
         atexit.register(self.close)
 
     def generate(self, prompts: Prompt | Sequence[Prompt], params: SamplingParams | None = None) -> list[Completion]:
@@ -63,13 +65,13 @@ class LLM:
         batch = _batch(prompts)
         body = (params or SamplingParams()).body(chat=False)
         with ThreadPoolExecutor(max_workers=max(1, min(IN_FLIGHT, len(batch)))) as pool:
-            answers = list(pool.map(lambda prompt: post(f"{self.url}/v1/completions", {**body, "prompt": prompt}), batch))
+            answers = list(pool.map(lambda prompt: post(f"{self.url}/v1/completions", {**body, "prompt": prompt}, self._key), batch))
         return [completion for number, answer in enumerate(answers) for completion in _completions(number, answer)]
 
     def chat(self, messages: Sequence[Message], params: SamplingParams | None = None) -> list[Completion]:
         """Answer a conversation through the model's chat template; `n` completions. Raises PagewireError."""
         body = (params or SamplingParams()).body(chat=True)
-        return _completions(0, post(f"{self.url}/v1/chat/completions", {**body, "messages": list(messages)}))
+        return _completions(0, post(f"{self.url}/v1/chat/completions", {**body, "messages": list(messages)}, self._key))
 
     def stream(self, prompt: Prompt | Sequence[Message], params: SamplingParams | None = None) -> Iterator[str]:
         """Pieces of one answer as they come: to a conversation (a list of messages) or as the continuation of text or token ids.
@@ -82,14 +84,14 @@ class LLM:
         chat = not isinstance(prompt, str) and any(isinstance(item, Mapping) for item in prompt)
         path, name = ("/v1/chat/completions", "messages") if chat else ("/v1/completions", "prompt")
         given = prompt if isinstance(prompt, str) else list(prompt)
-        for event in events(self.url + path, {**params.body(chat), name: given, "stream": True}):
+        for event in events(self.url + path, {**params.body(chat), name: given, "stream": True}, self._key):
             for choice in event["choices"]:
                 if text := (choice["delta"].get("content") if chat else choice["text"]):
                     yield text
 
     def models(self) -> list[str]:
         """The names the server answers to."""
-        return [entry["id"] for entry in get(f"{self.url}/v1/models")["data"]]
+        return [entry["id"] for entry in get(f"{self.url}/v1/models", self._key)["data"]]
 
     def close(self) -> None:
         """Stop the private cluster. A second call does nothing."""

@@ -10,7 +10,8 @@ from messages.result import NON_FINITE, OK, StepResult
 from messages.text import Problem
 from messages.tokens import LogprobColumns, Tokens
 from scheduler.errors import ContractError
-from transport.columns import F32, I32, I64, U8, ColumnError, pack_i32, view_f32, view_i32, view_u8
+from scheduler.requests import Beginning
+from transport.columns import F32, I32, I64, U8, ColumnError, pack_f32, pack_i32, view_f32, view_i32, view_u8
 
 NON_FINITE_PROBLEM = Problem(status=500, code="non_finite_logits", message="the model gave logits that are not numbers for this sequence")
 
@@ -68,7 +69,7 @@ def _read_logprobs(columns: LogprobColumns, rows: int) -> Logprobs:
 class Delivery:
     """New tokens of live rows, one value per row: `place` is the row's place in the result, the rest is as in `messages.tokens.Tokens`.
 
-    `cached` has the keys with a first token and a cache hit.
+    `first` has the keys whose first token is among them.
     """
 
     place: I64
@@ -78,7 +79,7 @@ class Delivery:
     finish: U8
     index: I32
     status: U8
-    cached: dict[int, int]
+    first: dict[int, Beginning]
 
     def messages(self, logprobs: Logprobs | None, rows: int) -> Iterator[tuple[int, Tokens]]:
         """One message per tokenizer (its number, the message). `rows` is the number of rows in the result."""
@@ -98,7 +99,7 @@ class Delivery:
             self.finish[pick],
             self.index[pick],
             self.status[pick],
-            self.cached,
+            self.first,
         )
 
     def _message(self, logprobs: Logprobs | None, rows: int) -> Tokens:
@@ -107,7 +108,7 @@ class Delivery:
         if failed.any():
             token = np.where(failed, np.int32(-1), token)
             problems = dict.fromkeys(self.key[failed].tolist(), NON_FINITE_PROBLEM)
-        cached = {key: self.cached[key] for key in self.key.tolist() if key in self.cached} if self.cached else {}
+        first = {key: self.first[key] for key in self.key[self.index == 0].tolist()} if self.first else {}
         return Tokens(
             key=self.key.tobytes(),
             token=token.tobytes(),
@@ -115,7 +116,9 @@ class Delivery:
             index=self.index.tobytes(),
             logprobs=None if logprobs is None else _select(logprobs, self._new_places(rows, ~failed)),
             problems=problems,
-            cached=cached,
+            cached={key: it.cached for key, it in first.items() if it.cached},
+            queued=pack_f32([it.queued for it in first.values()]),
+            prefilled=pack_f32([it.prefilled for it in first.values()]),
         )
 
     def _new_places(self, rows: int, good: NDArray[np.bool_]) -> I32:

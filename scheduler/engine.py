@@ -30,6 +30,7 @@ from scheduler.requests import WAITING, Arrival, Request, misfit, read_admit, re
 from scheduler.scores import delivered
 from scheduler.session import InFlight, Session
 from scheduler.shares import Shares
+from scheduler.step_sizes import StepSizes
 from scheduler.suspects import Suspects
 from scheduler.tally import Tally
 from scheduler.throughput import Throughput
@@ -52,6 +53,7 @@ class Engine:
 
     def __init__(self, args: SchedulerArgs, new_session: Callable[[], int]) -> None:
         self.tally = Tally()
+        self.step_sizes = StepSizes()
         self.session: Session | None = None
         self._args = args
         self._new_session = new_session
@@ -293,14 +295,15 @@ class Engine:
         session.retire()
         self.tally.add("steps")
         work, took = awaited.work, now - max(awaited.sent, self._progress)
+        self.step_sizes.add(work.prefill + work.rows)
         self._throughput.add(work.prefill + work.rows, took)
         self._deadlines.add(work, took)
         self._pace.add(work.prefill, work.rows, result.seconds)
         self._progress = now
         self._out += [(self._args.tokenizers[number], message) for number, message in scored]
-        self._deliver(session, sampled)
+        self._deliver(session, sampled, now)
 
-    def _deliver(self, session: Session, sampled: Sampled) -> None:
+    def _deliver(self, session: Session, sampled: Sampled, now: float) -> None:
         """Count, finish and send the tokens of rows that have not ended meanwhile."""
         slots = session.slots
         rows, token, status = sampled.slots.astype(np.intp), sampled.token, sampled.status
@@ -323,7 +326,8 @@ class Engine:
         finish = finish_of(slots, rows, length, token, status)
         self.tally.add("generation_tokens", fresh.size)
         index = length - slots.prompt_len[rows] - good
-        delivery = Delivery(place, slots.tokenizer[rows], slots.key[rows], token, finish, index, status, slots.hits(rows[index == 0]))
+        first = slots.beginnings(rows[index == 0], now)
+        delivery = Delivery(place, slots.tokenizer[rows], slots.key[rows], token, finish, index, status, first)
         for number, message in delivery.messages(sampled.logprobs, sampled.slots.size):
             self._out.append((self._args.tokenizers[number], message))
         if self._suspects:

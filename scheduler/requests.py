@@ -20,11 +20,12 @@ class Request:
     preemption or a worker restart the generated tokens too; while it runs its tokens are in `Slots.history`.
 
     `slot` is WAITING or the slot it runs in. `score` orders the line (see `scheduler.waiting`), `order` is the order of arrival, `arrived` its
-    time. `salt` names the prefixes it may share, None when it shares nothing. `leader` is the first choice of the same prompt, None for the
-    first itself. `fitted`: it has been checked against a worker's geometry. `ran`: it had a slot before. `cached`: tokens it did not have to
-    compute when it first got one. `hit`: cached tokens last seen while it waited, None before. `passes`: how often others went past it.
-    `held`: it may not run in this session (see `scheduler.suspects`). `bias`: changes to its logits. `top_scores`: alternatives of its prompt's
-    logprobs, -1 when none are wanted; those at positions below `scored` have been delivered. `pooling`: it wants sums of hidden states instead.
+    time, and `began` when it first got a slot, None before. `salt` names the prefixes it may share, None when it shares nothing. `leader` is the
+    first choice of the same prompt, None for the first itself. `fitted`: it has been checked against a worker's geometry. `ran`: it had a slot
+    before. `cached`: tokens it did not have to compute when it first got one. `hit`: cached tokens last seen while it waited, None before.
+    `passes`: how often others went past it. `held`: it may not run in this session (see `scheduler.suspects`). `bias`: changes to its logits.
+    `top_scores`: alternatives of its prompt's logprobs, -1 when none are wanted; those at positions below `scored` have been delivered.
+    `pooling`: it wants sums of hidden states instead.
     """
 
     key: int
@@ -50,6 +51,7 @@ class Request:
     slot: int = WAITING
     ran: bool = False
     held: bool = False
+    began: float | None = None
     cached: int = 0
     preemptions: int = 0
     hit: int | None = None
@@ -91,6 +93,20 @@ def request_of(
         top_scores=admit.sampling.prompt_logprobs,
         pooling=admit.pooling,
     )
+
+
+class Beginning(NamedTuple):
+    """What is known of a sequence at its first token: see `messages.tokens.Tokens`."""
+
+    queued: float
+    prefilled: float
+    cached: int
+
+
+def beginning(request: Request, now: float) -> Beginning:
+    """At its first token. `cached` is what was there before the request came: further choices of a prompt have none."""
+    began = now if request.began is None else request.began
+    return Beginning(began - request.arrived, now - began, request.cached if request.leader is None else 0)
 
 
 def read_admit(admit: Admit, tokenizers: dict[str, int]) -> I32:

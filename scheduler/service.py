@@ -179,6 +179,7 @@ class Service:
 
     def _report(self, now: float) -> None:
         counters = {name: float(count) for name, count in self._engine.tally.counts.items()}
+        counters |= self._engine.step_sizes.counters()
         counters["bad_frames"] = self._inbox.bad_frames
         if self._recorder is not None:
             counters["record_errors"] = self._recorder.errors

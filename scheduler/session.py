@@ -229,6 +229,8 @@ class Session:
         touched = np.concatenate([np.asarray([chunk.slot for chunk in composition.chunks], dtype=np.int32), composition.decode])
         self.slots.last_step[touched] = self._step
         scored = scores(self.slots, composition.chunks)
+        for request, _ in composition.admitted:
+            request.began = now if request.began is None else request.began
         self.inflight.append(InFlight(self._step, sampled, touched, self._work(composition), now, scored))
         self.headroom.planned()
         sealed = StepPlan(

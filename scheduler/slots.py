@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from scheduler.epochs import Epochs
 from scheduler.errors import require
 from scheduler.geometry import Geometry
-from scheduler.requests import Request
+from scheduler.requests import Beginning, Request, beginning
 from transport.columns import I32, I64
 
 Places = NDArray[np.intp]
@@ -101,14 +101,13 @@ class Slots:
         """A copy of the row's tokens."""
         return self.history[slot, : self.length[slot]].copy()
 
+    def beginnings(self, rows: Places, now: float) -> dict[int, Beginning]:
+        """Of running rows that get their first token, by key."""
+        return {request.key: beginning(request, now) for slot in rows.tolist() if (request := self.requests[slot]) is not None}
+
     def tenants(self, rows: Places) -> Counter[str]:
         """How many of running `rows` each tenant has."""
         return Counter(request.tenant for slot in rows.tolist() if (request := self.requests[slot]) is not None)
-
-    def hits(self, rows: Places) -> dict[int, int]:
-        """Prompt tokens that were cached before the request came, by key, of running rows: further choices of a prompt have none."""
-        requests = [self.requests[slot] for slot in rows.tolist()]
-        return {request.key: request.cached for request in requests if request is not None and request.cached and request.leader is None}
 
     def check(self, run_ahead: int) -> None:
         """Raises InvariantError. `run_ahead`: plans in flight at most."""

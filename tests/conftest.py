@@ -13,6 +13,10 @@ ROOT = Path(__file__).resolve().parent.parent
 MAKER = ROOT / "tests" / "fixtures" / "make_fixtures.py"
 
 
+# Before numpy and torch are imported: their threads wait for each other by turning, which on shared cores takes many times longer than one thread.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
 @pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of tiny checkpoints (chain-byte, dice-byte, histo-byte, rand-byte, histo-headdim-byte, and -spm twins)."""

@@ -19,6 +19,7 @@ def read(folder: Path) -> Source:
     names = special_names(settings, read_json(folder / "special_tokens_map.json"))
     _add_missing(tokenizer, settings, names)
     _apply_bos_eos(tokenizer, settings, names)
+    _try_out(tokenizer)
     return Source(tokenizer, names, folder_template(folder, settings))
 
 
@@ -90,11 +91,29 @@ def _add_missing(tokenizer: Tokenizer, settings: dict[str, Any], names: dict[str
     """Special tokens that only tokenizer_config.json or special_tokens_map.json knows."""
     present = {added.content for added in tokenizer.get_added_tokens_decoder().values()}
     listed = settings.get("added_tokens_decoder")
-    for _, entry in sorted(listed.items(), key=lambda item: int(item[0])) if isinstance(listed, dict) else ():
+    for entry in _in_order(listed) if isinstance(listed, dict) else ():
         if entry["content"] not in present:
             flags = {flag: bool(entry.get(flag)) for flag in ("single_word", "lstrip", "rstrip", "normalized", "special")}
             tokenizer.add_tokens([AddedToken(entry["content"], **flags)])
     add_special(tokenizer, list(names.values()))
+
+
+def _in_order(listed: dict[str, Any]) -> list[dict[str, Any]]:
+    """The entries of added_tokens_decoder by their ids. Raises VocabularyError."""
+    for number, entry in listed.items():
+        if not (number.isascii() and number.isdigit() and len(number) < 12 and isinstance(entry, dict) and isinstance(entry.get("content"), str)):
+            raise VocabularyError(f"added_tokens_decoder of tokenizer_config.json has no token at {number[:40]!r}")
+    return [listed[number] for number in sorted(listed, key=int)]
+
+
+def _try_out(tokenizer: Tokenizer) -> None:
+    """What the library finds wrong only when it is used, it says in a panic, which is no Exception. Raises VocabularyError."""
+    try:
+        tokenizer.encode("Hello world")
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise VocabularyError(f"tokenizer.json cannot be used: {error}") from error
 
 
 def _apply_bos_eos(tokenizer: Tokenizer, settings: dict[str, Any], names: dict[str, str]) -> None:

@@ -12,6 +12,10 @@ from tokenizers import Tokenizer
 from tokenizer_proc.byte_alphabet import unspell
 from tokenizer_proc.errors import VocabularyError
 
+MAX_IDS = 1 << 24
+MAX_PIECE_CHARACTERS = 1 << 20
+MAX_BYTES = 1 << 29
+"""Of all pieces together."""
 BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>\Z")
 
 Step = Callable[[bytes], bytes]
@@ -75,6 +79,8 @@ class _Rules:
         if self.byte_fallback and (match := BYTE_TOKEN.match(token)):
             return bytes([int(match[1], 16)])
         for old, new in self.replacements:
+            if len(token) + token.count(old) * len(new) > MAX_PIECE_CHARACTERS:
+                raise VocabularyError(f"the decoder makes a text of over {MAX_PIECE_CHARACTERS} characters of one token")
             token = token.replace(old, new)
         return token.encode("utf-8", "surrogatepass")
 
@@ -84,8 +90,14 @@ def read_pieces(tokenizer: Tokenizer, size: int) -> Pieces:
     state = tokenizer.decoder.__getstate__() if tokenizer.decoder is not None else b"null"
     rules = _Rules(json.loads(state))
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
-    table = [b""] * max(size, max(vocabulary.values(), default=-1) + 1)
+    ids = max(size, max(vocabulary.values(), default=-1) + 1)
+    if ids > MAX_IDS:
+        raise VocabularyError(f"token ids up to {ids - 1} are more than the {MAX_IDS} that are taken")
+    table, total = [b""] * ids, 0
     for token, number in vocabulary.items():
-        table[number] = rules.piece(token)
+        piece = table[number] = rules.piece(token)
+        total += len(piece)
+        if total > MAX_BYTES:
+            raise VocabularyError(f"the tokens stand for more than {MAX_BYTES} bytes")
     special = frozenset(number for number, added in tokenizer.get_added_tokens_decoder().items() if added.special)
     return Pieces(table, special, rules.strip_spaces, rules.strip_first)

@@ -23,7 +23,7 @@ from tokenizer_proc.sequences import Sequence, Sequences, end_rules
 from tokenizer_proc.step_texts import Send, StepTexts
 from tokenizer_proc.stops import MAX_STOP_CHARACTERS, StopMatcher
 from tokenizer_proc.text_pool import TextPool
-from tokenizer_proc.token_rows import TokenRow, read_rows
+from tokenizer_proc.token_rows import TokenRow, read_rows, read_times
 from transport.columns import ColumnError, pack_i32
 
 Accepted = FromFrontend | FromScheduler
@@ -271,10 +271,14 @@ class Service:
     def _tokens(self, message: Tokens) -> None:
         try:
             rows = read_rows(message, self.encoder.vocabulary.pieces)
+            times = read_times(message) if message.queued else {}
         except ColumnError as error:
             self.inbox.reject(f"tokens: {error}")
             return
         step = StepTexts()
+        for key, known in times.items():
+            if (sequence := self.sequences.get(key)) is not None and not sequence.tokens:
+                step.begin(sequence.frontend, key, known)
         stopped = [row.key for row in rows if self._token(row, message, step)]
         step.send(self.frontends)
         if stopped:
@@ -323,11 +327,11 @@ class Service:
     def _refuse(self, frontend: str, keys: list[Key], problem: Problem) -> None:
         if keys:
             self.counters.refused += 1
-            self._say_problem(frontend, keys, problem)
+            self._say_problem(frontend, keys, problem, refused=True)
 
-    def _say_problem(self, frontend: str, keys: list[Key], problem: Problem) -> None:
+    def _say_problem(self, frontend: str, keys: list[Key], problem: Problem, refused: bool = False) -> None:
         for key in keys:
-            self.frontends[frontend](Ended(key=key, problem=problem))
+            self.frontends[frontend](Ended(key=key, problem=problem, refused=refused))
 
     # Questions about sequences
 

@@ -3,6 +3,7 @@
 What templates may use is fixed by transformers' `apply_chat_template` (its documentation, "Writing a chat template").
 """
 
+import functools
 import json
 import threading
 import time
@@ -14,7 +15,14 @@ import jinja2
 import jinja2.ext
 import jinja2.nodes
 import jinja2.parser
+import jinja2.visitor
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from tokenizer_proc import template_bounds
+from tokenizer_proc.template_bounds import Watched, check_filter, check_format, check_method, check_operator, join_texts, weigh
+
+LOOP, CONCAT = "loop over", "~"
+"""Filters that no template can name: what a loop goes over, and what stands between tildes, passes them."""
 
 
 class TemplateTimeout(Exception):
@@ -34,12 +42,37 @@ class _Generation(jinja2.ext.Extension):
         return jinja2.nodes.Scope(body, lineno=line)
 
 
+class _Guard(jinja2.visitor.NodeTransformer):
+    """Leads the items of every loop and the parts of every `~` through a filter of ours."""
+
+    def visit_For(self, node: jinja2.nodes.For) -> jinja2.nodes.Node:
+        self.generic_visit(node)
+        node.iter = _filtered(node.iter, LOOP)
+        return node
+
+    def visit_Concat(self, node: jinja2.nodes.Concat) -> jinja2.nodes.Node:
+        self.generic_visit(node)
+        return _filtered(jinja2.nodes.List(node.nodes, lineno=node.lineno), CONCAT)
+
+
+def _filtered(node: jinja2.nodes.Node, name: str) -> jinja2.nodes.Filter:
+    return jinja2.nodes.Filter(node, name, [], [], None, None, lineno=node.lineno)
+
+
 class TemplateEnvironment(ImmutableSandboxedEnvironment):
-    """Whatever a template does to a value passes one of the three methods below, which watch the clock of the rendering thread."""
+    """Whatever a template does to a value passes one of the methods or filters below: they watch the clock of the rendering thread and the sizes of
+    what is about to be made (`tokenizer_proc.template_bounds`)."""
+
+    intercepted_binops = frozenset({"+", "*", "**", "%"})
+    concat = staticmethod(template_bounds.concat)
 
     def __init__(self) -> None:
-        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols])
+        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols], finalize=_weighed)
         self.filters["tojson"] = to_json
+        self.filters = {name: self._checked(name, function) for name, function in self.filters.items()}
+        self.filters[LOOP] = lambda items: Watched(items, self.check_clock)
+        self.filters[CONCAT] = join_texts
+        del self.globals["lipsum"]
         self.globals["raise_exception"] = raise_exception
         self.globals["strftime_now"] = strftime_now
         self._clock = threading.local()
@@ -52,6 +85,38 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         if time.monotonic() > getattr(self._clock, "deadline", float("inf")):
             raise TemplateTimeout
 
+    def compile(self, source: Any, name: str | None = None, filename: str | None = None, raw: bool = False, defer_init: bool = False) -> Any:
+        tree = self.parse(source, name, filename) if isinstance(source, str) else source
+        guarded = _Guard().visit(tree).set_environment(self)
+        return super().compile(guarded, name, filename, raw, defer_init)  # type: ignore[call-overload]
+
+    def _checked(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        first = 1 if hasattr(function, "jinja_pass_arg") else 0
+
+        @functools.wraps(function)
+        def checked(*args: Any, **kwargs: Any) -> Any:
+            self.check_clock()
+            check_filter(name, args[first], args[first + 1 :], kwargs)
+            return function(*args, **kwargs)
+
+        return checked
+
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        self.check_clock()
+        check_operator(operator, left, right)
+        return super().call_binop(context, operator, left, right)
+
+    def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
+        inner = super().wrap_str_format(value)
+        if inner is None:
+            return None
+
+        def checked(*args: Any, **kwargs: Any) -> str:
+            check_format(value.__self__, *args, *kwargs.values())
+            return inner(*args, **kwargs)
+
+        return checked
+
     def getattr(self, obj: Any, attribute: str) -> Any:
         self.check_clock()
         return super().getattr(obj, attribute)
@@ -62,7 +127,17 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
 
     def call(__self, __context: Any, __obj: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         __self.check_clock()
+        owner = getattr(__obj, "__self__", None)
+        if isinstance(owner, str):
+            check_method(owner, __obj.__name__, args, kwargs)
         return super().call(__context, __obj, *args, **kwargs)
+
+
+def _weighed(value: Any) -> Any:
+    """What is about to become text and go out."""
+    if not isinstance(value, str):
+        weigh(value)
+    return value
 
 
 def to_json(
@@ -78,4 +153,5 @@ def raise_exception(message: str) -> str:
 
 
 def strftime_now(form: str) -> str:
+    check_format(form)
     return datetime.now().strftime(form)

@@ -9,6 +9,7 @@ import msgspec
 from messages.request import ChatPrompt
 from tokenizer_proc import problems
 from tokenizer_proc.errors import RequestError, VocabularyError
+from tokenizer_proc.template_bounds import TemplateTooLarge
 from tokenizer_proc.template_environment import TemplateEnvironment, TemplateTimeout
 
 MAX_RENDER_SECONDS = 5.0
@@ -41,6 +42,9 @@ class ChatTemplate:
             return self._collect({"messages": messages, "add_generation_prompt": add_generation_prompt, "tools": None, "documents": None})
         except TemplateTimeout as error:
             raise RequestError(problems.template_refused(f"The chat template took longer than {self._seconds:g} s on these messages.")) from error
+        except TemplateTooLarge as error:
+            sentence = "The chat template was about to make something too large of these messages."
+            raise RequestError(problems.template_refused(sentence)) from error
         except jinja2.TemplateError as error:
             raise RequestError(problems.template_refused(error.message or "The chat template refused these messages.")) from error
         except _FAULTS as error:

@@ -21,6 +21,20 @@ class TokenRow(NamedTuple):
     logprob: TokenLogprob | None
 
 
+class Times(NamedTuple):
+    """Seconds a sequence waited in the scheduler's line and then took to its first token."""
+
+    queued: float
+    prefilled: float
+
+
+def read_times(message: Tokens) -> dict[int, Times]:
+    """By key, of the sequences whose first token is in the message. Raises ColumnError."""
+    first = view_i64(message.key)[view_i32(message.index) == 0].tolist()
+    queued, prefilled = (view_f32(column, len(first)).tolist() for column in (message.queued, message.prefilled))
+    return {key: Times(*times) for key, *times in zip(first, queued, prefilled, strict=True)}
+
+
 def read_rows(message: Tokens, pieces: Pieces) -> list[TokenRow]:
     """All rows. Raises ColumnError when a column does not fit its neighbours or a value is out of bounds."""
     keys = view_i64(message.key)

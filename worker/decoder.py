@@ -86,24 +86,25 @@ class Decoder:
         mixed = self._kernels.new_rows(x, rows, self._q_size)
         if rows > count:
             mixed[count:].zero_()
+        mixed_THD = mixed[:count].view(count, -1, self.config.head_dim)
+        caches = zip(k_cache.unbind(), v_cache.unbind(), strict=True)
         decoding = step.wanted is None  # a step of decode rows only
         following = [*(layer.input_norm for layer in weights.layers[1:]), weights.norm]
         ready = None
-        for number, layer in enumerate(weights.layers):
+        for number, (layer, cache) in enumerate(zip(weights.layers, caches, strict=True)):
             batch = step.windowed if self._windowed[number] else step.full
-            qkv = self._kernels.norm_linear(x, layer.input_norm, eps, layer.qkv, ready=ready)[:count]
-            self._attention(layer, qkv, rope, (k_cache[number], v_cache[number]), batch, mixed[:count])
+            qkv = self._kernels.norm_linear(x, layer.input_norm, eps, layer.qkv, ready=ready)
+            self._attention(layer, qkv if rows == count else qkv[:count], rope, cache, batch, mixed_THD)
             ready = self._kernels.linear_add(x, mixed, layer.output, layer.mlp_norm if decoding else None)
             inner = self._kernels.norm_gate_up(x, layer.mlp_norm, eps, layer.gate_up, ready)
             ready = self._kernels.linear_add(x, inner, layer.down, following[number] if decoding else None)
         return x
 
     def _attention(
-        self, layer: Layer, qkv: Tensor, rope: tuple[Tensor, Tensor], cache: tuple[Tensor, Tensor], batch: AttentionBatch, mixed: Tensor
+        self, layer: Layer, qkv: Tensor, rope: tuple[Tensor, Tensor], cache: tuple[Tensor, Tensor], batch: AttentionBatch, mixed_THD: Tensor
     ) -> None:
-        count, size = mixed.shape[0], self.config.head_dim
         norms = None if layer.q_norm is None or layer.k_norm is None else (layer.q_norm, layer.k_norm)
-        self._kernels.rope_attend(qkv, norms, self.config.norm_eps, rope, *cache, batch, self._scale, mixed.view(count, -1, size))
+        self._kernels.rope_attend(qkv, norms, self.config.norm_eps, rope, *cache, batch, self._scale, mixed_THD)
 
     def logits(self, x: Tensor, wanted: Tensor | None) -> Tensor:
         """Of the rows `wanted` of hidden states (None: all), as `forward` gives them."""

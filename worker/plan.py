@@ -54,6 +54,7 @@ class PlanReader:
         self._slots = slots
         self._blocks, self._block_size, self._max_step_tokens = blocks, block_size, max_step_tokens
         self._decode = NOTHING
+        self._ones: I64 | None = None  # one for each decode row, when these were checked and have not changed since
         self._step = 0
 
     @property
@@ -68,6 +69,7 @@ class PlanReader:
         """Begin a session: no slot is admitted, the next step is 1."""
         self._slots.clear()
         self._decode = NOTHING
+        self._ones = None
         self._step = 0
 
     def apply(self, plan: StepPlan) -> tuple[Rows, tuple[I32, I32]]:
@@ -80,9 +82,12 @@ class PlanReader:
     def _apply(self, plan: StepPlan) -> tuple[Rows, tuple[I32, I32]]:
         _require(plan.step == self._step + 1, f"step {plan.step} after step {self._step}")
         self._step = plan.step
-        release = view_i32(plan.release)
-        _in_range(release, self._slots.count, "released slot")
-        self._slots.release(release)
+        if plan.release or plan.admit is not None or plan.decode is not None:
+            self._ones = None
+        if plan.release:
+            release = view_i32(plan.release)
+            _in_range(release, self._slots.count, "released slot")
+            self._slots.release(release)
         if plan.admit is not None:
             self._admit(plan.admit)
             if plan.bias is not None:
@@ -191,12 +196,14 @@ class PlanReader:
 
     def _rows(self, prefill: Prefills | None, decode: I32) -> Rows:
         slots = self._slots
-        _in_range(decode, slots.count, "slot")
-        _require(slots.admitted[decode].all(), "a row's slot is not admitted")
-        _require((slots.last[decode] != NO_TOKEN).all(), "decode of a row that has no token yet")
+        ones = self._ones
+        if ones is None:
+            _in_range(decode, slots.count, "slot")
+            _require(slots.admitted[decode].all(), "a row's slot is not admitted")
+            _require((slots.last[decode] != NO_TOKEN).all(), "decode of a row that has no token yet")
+            ones = self._ones = np.ones(len(decode), np.int64)
         start = slots.length[decode]
         self._grown(decode, start)
-        ones = np.ones(len(decode), np.int64)
         if prefill is None:
             self._fits(len(decode))
             return Rows(slot=decode, start=start, count=ones, sample=NO_FLAGS, tokens=NOTHING, decodes=len(decode))

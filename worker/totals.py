@@ -13,12 +13,12 @@ class Totals:
     seconds: float = 0.0
     gap_seconds: float = 0.0
 
-    def with_step(self, prefill_tokens: int, decode_tokens: int, seconds: float) -> "Totals":
-        """One step more."""
+    def with_step(self, prefill_tokens: int, decode_tokens: int, seconds: float, gap: float = 0.0) -> "Totals":
+        """One step more, after a gap of so many seconds."""
         return Totals(
             steps=self.steps + 1,
             prefill_tokens=self.prefill_tokens + prefill_tokens,
             decode_tokens=self.decode_tokens + decode_tokens,
             seconds=self.seconds + seconds,
-            gap_seconds=self.gap_seconds,
+            gap_seconds=self.gap_seconds + gap,
         )

@@ -47,6 +47,12 @@ def sampling_columns(columns: Columns, slot_R: Tensor) -> tuple[Tensor, ...]:
     return *floats, columns.top_k[slots].long(), columns.seed[slots], columns.length[slots].long()
 
 
+def start_rows(columns: Columns, slot_R: Tensor, token_R: Tensor, position_R: Tensor) -> tuple[Tensor, ...]:
+    """`begin_rows`, and `sampling_columns` after it."""
+    begin_rows(columns, slot_R, token_R, position_R)
+    return sampling_columns(columns, slot_R)
+
+
 def finish_rows(columns: Columns, slot_R: Tensor, token_R: Tensor, finite_R: Tensor) -> Tensor:
     """Keep each row's sampled int64 token for its next step; gives int32 tokens [R], -1 where the row has failed, now or before.
 

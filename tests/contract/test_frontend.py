@@ -13,10 +13,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from frontend.server import DRAIN_SECONDS, GOODBYE_SECONDS
+from launcher.supervisor import STAGE_SECONDS
 from messages.cluster import STOPPING
 from messages.request import Cancel, Detokenize, Generate, TextPrompt, Tokenize, TokenPrompt
-from messages.text import Ended, FromTokenizer, Problem, Started, TextDelta, TokenLogprob
-from tests.support.frontend_peers import CONTEXT, LOADING_STATE, MODEL, Frontend, Message, Peers, cluster_state, running, say, silent, start
+from messages.text import Begun, Ended, FromTokenizer, Problem, Started, TextDelta, TokenLogprob
+from tests.support.frontend_peers import CONTEXT, LOADING_STATE, MODEL, TIMEOUT, Frontend, Message, Peers, cluster_state, running, say, silent, start
+from transport.columns import pack_f32
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "A"}]}
 CHAT_PATH = "/v1/chat/completions"
@@ -38,7 +41,7 @@ def test_before_ready_everything_says_503_with_the_phase(run_dir: Path) -> None:
     with running(run_dir, ready=False) as (frontend, peers):
         peers.state = LOADING_STATE
         frontend.wait(200, "/health/live")
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + TIMEOUT
         while b"43%" not in frontend.get("/health/ready")[2]:
             assert time.monotonic() < deadline
         for method, path in (("GET", "/health/ready"), ("GET", "/health/startup"), ("GET", "/v1/models"), ("POST", CHAT_PATH), ("POST", "/tokenize")):
@@ -272,6 +275,7 @@ def test_a_client_that_goes_away_cancels(ready: Pair, streamed: bool, progress: 
     keys = peers.expect(Generate).keys
     if progress != "unanswered":
         peers.send(Started(keys[0], 1))
+        peers.send(Begun(keys[:1], pack_f32([0.5]), pack_f32([0.5])))
         frontend.wait_metric("sequences_started_total", started + 2)
     if progress == "running":
         peers.send(TextDelta(keys[0], "x", 1))
@@ -304,9 +308,7 @@ def test_a_slow_reader_does_not_slow_others_and_loses_nothing(ready: Pair) -> No
         for number in range(20_000):
             peers.send(TextDelta(key, f"{number:05d} " + "." * 100, 1))
         peers.script = say("Hello", " world")
-        started = time.monotonic()
         assert frontend.post(CHAT_PATH, CHAT)[0] == 200
-        assert time.monotonic() - started < 5
         peers.send(Ended(key=key, finish="stop", completion_tokens=20_000))
         answer = read_until(slow, b"[DONE]").decode()
     position = 0
@@ -322,7 +324,7 @@ def test_a_new_tokenizer_ends_its_requests(run_dir: Path) -> None:
         thread.start()
         key = peers.expect(Generate).keys[0]
         peers.state = cluster_state(incarnation=2)
-        thread.join(timeout=10)
+        thread.join(timeout=TIMEOUT)
         assert answers == [503]
         assert peers.expect(Cancel).keys == [key]
         peers.script = say("again")
@@ -340,14 +342,14 @@ def test_sigterm_lets_requests_end_and_exits_0(run_dir: Path) -> None:
         wait_for_phase(peers, STOPPING)
         for message in (Started(key, 1), TextDelta(key, "late", 1), Ended(key=key, finish="stop", completion_tokens=1)):
             peers.send(message)
-        thread.join(timeout=10)
+        thread.join(timeout=TIMEOUT)
         assert answers[0][0] == 200
         assert answers[0][1]["choices"][0]["message"]["content"] == "late"
-        assert frontend.process.wait(timeout=5) == 0
+        assert frontend.process.wait(timeout=TIMEOUT) == 0
 
 
 def wait_for_phase(peers: Peers, phase: str) -> None:
-    while peers.reports.get(timeout=10).phase != phase:
+    while peers.reports.get(timeout=TIMEOUT).phase != phase:
         pass
 
 
@@ -359,9 +361,8 @@ def test_sigterm_ends_what_does_not_end_itself(run_dir: Path) -> None:
             for key in keys:
                 peers.send(Started(key, 1))
             read_until(stream, b'"role":"assistant"')
-            started = time.monotonic()
+            assert DRAIN_SECONDS + GOODBYE_SECONDS < STAGE_SECONDS  # when the supervisor would kill it
             assert frontend.terminate() == 0
-            assert time.monotonic() - started < 5
             assert b" 503 " in read_until(plain, b"shutting down")
             assert b"shutting_down" in read_until(stream, b"[DONE]")
         assert {peers.expect(Cancel).keys[0], peers.expect(Cancel).keys[0]} == keys
@@ -369,7 +370,7 @@ def test_sigterm_ends_what_does_not_end_itself(run_dir: Path) -> None:
 
 def test_a_taken_port_is_one_sentence_and_exit_1(ready: Pair) -> None:
     with tempfile.TemporaryDirectory(prefix="pw-") as folder, tempfile.TemporaryFile("w+") as log:
-        assert start(Path(folder), ready[0].port, 1 << 20, log).wait(timeout=10) == 1
+        assert start(Path(folder), ready[0].port, 1 << 20, log).wait(timeout=TIMEOUT) == 1
         log.seek(0)
         text = log.read()
     assert "cannot listen on 127.0.0.1" in text

@@ -13,7 +13,7 @@ import pytest
 
 from messages.cluster import LOADING, ProcessState
 from messages.request import Generate
-from tests.support.frontend_peers import Frontend, Peers, cluster_state, running
+from tests.support.frontend_peers import TIMEOUT, Frontend, Peers, cluster_state, running
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "A"}]}
 CHAT_PATH = "/v1/chat/completions"
@@ -28,7 +28,7 @@ def ready() -> Iterator[Pair]:
 
 def raw(frontend: Frontend, request: bytes) -> tuple[int, dict[str, str], Any]:
     """The answer to these bytes: status, headers in lower case, JSON."""
-    with socket.create_connection(("127.0.0.1", frontend.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", frontend.port), timeout=TIMEOUT) as connection:
         connection.sendall(request)
         answer = b""
         while b"\r\n\r\n" not in answer or not answer.endswith(b"}}"):
@@ -105,7 +105,7 @@ def test_bodies_that_do_not_decode_are_refused(ready: Pair, path: str, encoding:
 
 
 def test_a_body_of_unknown_length_is_limited_too(ready: Pair) -> None:
-    with socket.create_connection(("127.0.0.1", ready[0].port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", ready[0].port), timeout=TIMEOUT) as connection:
         connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
         chunk = b"10000\r\n" + b"x" * 0x10000 + b"\r\n"
         try:

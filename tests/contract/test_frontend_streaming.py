@@ -11,7 +11,7 @@ import pytest
 
 from messages.request import Cancel, Generate
 from messages.text import Ended, FromTokenizer, Started, TextDelta, Texts, TokenLogprob
-from tests.support.frontend_peers import Frontend, Message, Peers, events, silent
+from tests.support.frontend_peers import TIMEOUT, Frontend, Message, Peers, events, silent
 
 Pair = tuple[Frontend, Peers]
 CHAT_PATH, TEXT_PATH = "/v1/chat/completions", "/v1/completions"
@@ -69,7 +69,7 @@ def test_texts_and_logprobs_keep_their_order(ready: Pair) -> None:
 def test_a_connection_serves_again_after_a_stream(ready: Pair) -> None:
     frontend, peers = ready
     peers.script = steps
-    connection = http.client.HTTPConnection("127.0.0.1", frontend.port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", frontend.port, timeout=TIMEOUT)
     for _ in range(3):
         connection.request("POST", CHAT_PATH, json.dumps({**CHAT, "stream": True}), {"Content-Type": "application/json"})
         *chunks, done = events(connection.getresponse().read())
@@ -82,7 +82,7 @@ def test_http_1_0_gets_the_events_without_chunks(ready: Pair) -> None:
     frontend, peers = ready
     peers.script = steps
     raw = json.dumps({**CHAT, "stream": True}).encode()
-    with socket.create_connection(("127.0.0.1", frontend.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", frontend.port), timeout=TIMEOUT) as connection:
         connection.sendall(b"POST %s HTTP/1.0\r\nContent-Length: %d\r\n\r\n" % (CHAT_PATH.encode(), len(raw)) + raw)
         answer = b""
         while got := connection.recv(65536):
@@ -103,9 +103,7 @@ def test_a_slow_reader_gets_fewer_and_longer_events_and_all_of_the_text(ready: P
             peers.send(Texts([key], [f"{number:06d} " + "." * 500], [1]))
         frontend.wait_metric("generation_tokens_total", generated + count)
         peers.script = steps
-        began = time.monotonic()
         assert frontend.post(CHAT_PATH, CHAT)[0] == 200
-        assert time.monotonic() - began < 5
         peers.send(Ended(key=key, finish="length", completion_tokens=count))
         answer = b""
         while b"data: [DONE]\n\n" not in answer[-64:]:
@@ -134,6 +132,6 @@ def test_texts_of_unequal_columns_are_dropped_and_counted(ready: Pair) -> None:
     peers.send(Texts([1, 2], ["x"], [1, 1]))
     peers.script = steps
     assert frontend.post(CHAT_PATH, CHAT)[0] == 200
-    deadline = time.monotonic() + 10
-    while (report := peers.reports.get(timeout=10)).counters.get("bad_frames") != 1:
+    deadline = time.monotonic() + TIMEOUT
+    while (report := peers.reports.get(timeout=TIMEOUT)).counters.get("bad_frames") != 1:
         assert time.monotonic() < deadline, report

@@ -58,7 +58,7 @@ def test_a_killed_scheduler_leaves_what_it_did_until_a_second_before(tokens: boo
     n.admit([50], prompt_of(5))
     n.until(n.gauge("running", 1))
     n.process.send_signal(signal.SIGKILL)
-    n.process.wait(timeout=5)
+    n.process.wait(timeout=30)
     with Reader(path) as reader:
         frames = list(reader)
         assert reader.header.tokens is tokens

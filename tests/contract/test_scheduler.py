@@ -51,7 +51,7 @@ class Neighbours:
             [sys.executable, "-P", "-c", RUN], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=run_dir
         )
 
-    def until(self, condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    def until(self, condition: Callable[[], bool], seconds: float = 30.0) -> None:
         deadline = time.monotonic() + seconds
         while not condition():
             assert time.monotonic() < deadline, f"timed out; last report {self.reports[-1:]}"
@@ -97,7 +97,7 @@ class Neighbours:
         self.process.send_signal(signal.SIGTERM)
         self.until(lambda: self.process.poll() is not None)
         self._turn()
-        out, err = self.process.communicate(timeout=5)
+        out, err = self.process.communicate(timeout=30)
         assert self.process.returncode == 0, err
         assert "Traceback" not in err
         assert "no torch" in out
@@ -106,7 +106,7 @@ class Neighbours:
     def close(self) -> None:
         if self.process.poll() is None:
             self.process.kill()
-        self.process.communicate(timeout=5)
+        self.process.communicate(timeout=30)
         for inbox in self._tokenizers.values():
             inbox.close()
         self._supervisor.close()

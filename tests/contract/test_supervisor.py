@@ -17,6 +17,7 @@ import pytest
 import zmq
 
 from launcher.control import ask
+from launcher.supervisor import STOP_SECONDS
 from messages.cluster import ClusterState, Hung, ProcessReport, ProcessState, StatusQuery, StopCommand, Stopping
 from tests.support.fake_cluster import FakeSpec, Setup
 from tests.support.fake_process import FakeArgs
@@ -24,7 +25,7 @@ from transport.reports import CLUSTER_FEED, SUPERVISOR
 from transport.sockets import Outbox, Subscription, address
 
 ROOT = Path(__file__).resolve().parents[2]
-LIMIT = 20.0
+LIMIT = 30.0
 
 
 class Fake:
@@ -152,6 +153,9 @@ def test_a_killed_process_comes_back_with_the_next_incarnation(run_dir: Path) ->
         after = cluster.one("worker0")
         assert (after.incarnation, after.restarts) == (2, 1)
         assert after.pid != before.pid
+        assert (before.past, before.counters, after.past, after.counters) == ({}, {"starts": 1.0}, {"starts": 1.0}, {"starts": 1.0})
+        assert after.cpu_seconds > before.cpu_seconds > 0
+        assert after.memory_bytes > 1 << 20
         assert cluster.one("scheduler").incarnation == 1
         cluster.process.send_signal(signal.SIGINT)
         assert cluster.end() == 0
@@ -188,9 +192,9 @@ def test_a_stopped_process_makes_the_cluster_not_ready_until_it_goes_on(run_dir:
         os.kill(pid, signal.SIGSTOP)
         began = time.monotonic()
         state = cluster.wait_for(lambda state: not state.ready)
-        assert time.monotonic() - began < 5.0
+        assert time.monotonic() - began < LIMIT / 2  # it takes three seconds
         assert state.phase == "stalled"
-        assert state.reason.startswith("scheduler stalled: not heard from for 3.")
+        assert state.reason.startswith("scheduler stalled: not heard from for ")
         os.kill(pid, signal.SIGCONT)
         cluster.wait_for(lambda state: state.ready)
         assert cluster.one("scheduler").incarnation == 1
@@ -206,7 +210,7 @@ def test_a_deaf_process_is_killed_at_the_deadline(run_dir: Path) -> None:
         began = time.monotonic()
         ask(run_dir, StopCommand(deadline=1.0))
         assert cluster.end() == 0
-        assert 0.9 < time.monotonic() - began < 4.0
+        assert 0.9 < time.monotonic() - began < STOP_SECONDS
 
 
 def test_a_second_signal_ends_everything_at_once(run_dir: Path) -> None:
@@ -217,7 +221,7 @@ def test_a_second_signal_ends_everything_at_once(run_dir: Path) -> None:
         cluster.wait_for(lambda state: state.phase == "stopping")
         cluster.process.send_signal(signal.SIGTERM)
         assert cluster.end() == 130
-        assert time.monotonic() - began < 4.0
+        assert time.monotonic() - began < STOP_SECONDS
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, "stop"])
@@ -249,7 +253,7 @@ def test_children_end_when_the_supervisor_is_killed(run_dir: Path) -> None:
         cluster.until("ready")
         pids = [process.pid for process in cluster.state().processes]
         cluster.process.kill()
-        limit = time.monotonic() + 2.0
+        limit = time.monotonic() + LIMIT
         while not all(is_gone(pid) for pid in pids):
             assert time.monotonic() < limit
             time.sleep(0.02)

@@ -16,9 +16,9 @@ import pytest
 from messages.admit import Abort, Admit
 from messages.request import Cancel, ChatPrompt, Detokenize, Generate, TextPrompt, Tokenize, TokenPrompt
 from messages.sampling import SamplingParams, StopRules
-from messages.text import Detokenized, Ended, FromTokenizer, Problem, Started, TextDelta, Tokenized
+from messages.text import Begun, Detokenized, Ended, FromTokenizer, Problem, Started, TextDelta, Texts, Tokenized
 from messages.tokens import FINISH_END_TOKEN, FINISH_ERROR, FINISH_LENGTH, RUNNING, LogprobColumns, Refused, Tokens
-from tests.support.tokenizer_neighbours import Neighbours, chat, generate, tokens
+from tests.support.tokenizer_neighbours import PATIENCE, Neighbours, chat, generate, tokens
 from transport.columns import pack_f32, pack_i32, pack_i64, pack_u8, view_i32
 
 BOS, EOS, EOT = 292, 293, 294
@@ -43,8 +43,7 @@ def admitted(neighbours: Neighbours, request: Generate) -> Admit:
     neighbours.send(request)
     admit = neighbours.scheduled()
     assert isinstance(admit, Admit), admit
-    started = neighbours.hear(request.frontend)
-    assert started == Started(request.keys[0], len(admit.prompt) // 4)
+    assert neighbours.hear(request.frontend) == Started(request.keys[0], len(admit.prompt) // 4)
     return admit
 
 
@@ -228,7 +227,6 @@ def test_without_a_template(run_dir: Path, models: Path, tmp_path: Path) -> None
     (model / "tokenizer_config.json").write_text(json.dumps(settings))
     with Neighbours(run_dir, model) as neighbours:
         assert neighbours.start().report(lambda report: report.phase == "ready").facts["chat"] == 0
-        neighbours.know(2048)
         problem = problem_of(neighbours, generate(3, chat({"role": "user", "content": "A"})))
         assert (problem.status, problem.code) == (400, "no_chat_template")
         assert "--chat-template" in problem.message
@@ -238,7 +236,7 @@ def test_without_a_template(run_dir: Path, models: Path, tmp_path: Path) -> None
         admitted(neighbours.start(), generate(3, chat({"role": "user", "content": "A"})))
     (model / "chat_template.jinja").write_text("{% for m in messages %}{{ m.content }")
     with Neighbours(run_dir, model) as neighbours:
-        assert neighbours.process.wait(timeout=20) == 1
+        assert neighbours.process.wait(timeout=PATIENCE) == 1
         assert "syntax error" in neighbours.errors()
     override = "{{ messages[0].content }}"
     with Neighbours(run_dir, model, chat_template=override) as neighbours:
@@ -247,9 +245,14 @@ def test_without_a_template(run_dir: Path, models: Path, tmp_path: Path) -> None
 
 
 def test_cancel_in_every_state(byte: Neighbours) -> None:
-    byte.send(generate(3, TextPrompt("Hello " * 300)))
+    byte.know(4_000_000)
+    for key, words in ((6, 200_000), (3, 20_000), (7, 20_000)):  # long texts are encoded one after the other, and the first takes a while
+        byte.send(generate(key, TextPrompt("Hello " * words)))
     byte.send(Cancel([3, 999]))
-    assert byte.nothing_scheduled()
+    assert [message.keys for message in (byte.scheduled(), byte.scheduled()) if isinstance(message, Admit)] == [[6], [7]]
+    assert [message.key for message in (byte.hear(), byte.hear()) if isinstance(message, Started)] == [6, 7]
+    byte.send(Cancel([6, 7]))
+    assert byte.scheduled() == Abort([6, 7])
     admitted(byte, generate(4, keys=[4, 5]))
     byte.send(Cancel([4]))
     assert byte.scheduled() == Abort([4])
@@ -261,11 +264,29 @@ def test_cancel_in_every_state(byte: Neighbours) -> None:
     admitted(byte, generate(3))
 
 
+def test_the_times_of_first_tokens_go_before_their_text_and_each_once(byte: Neighbours) -> None:
+    admitted(byte, generate(11))
+    admitted(byte, generate(12))
+    times = {"queued": pack_f32([0.5, 0.25, 9.0]), "prefilled": pack_f32([1.5, 0.75, 9.0])}
+    byte.send(tokens((11, 64, RUNNING, 0), (12, 64, RUNNING, 0), (99, 64, RUNNING, 0), **times))
+    begun = byte.hear()
+    assert begun == Begun([11, 12], pack_f32([0.5, 0.25]), pack_f32([1.5, 0.75]))
+    assert byte.hear() == Texts([11, 12], ["a", "a"], [1, 1])
+    byte.send(tokens((11, 64, RUNNING, 0), queued=pack_f32([1.0]), prefilled=pack_f32([1.0])))  # seen before: ignored
+    byte.send(tokens((11, 64, RUNNING, 1), queued=pack_f32([1.0]), prefilled=b""))  # no row of index 0
+    byte.send(tokens((11, 65, FINISH_LENGTH, 1)))
+    ended = byte.hear()
+    assert isinstance(ended, Ended)
+    assert ended.completion_tokens == 2
+    byte.send(Cancel([12]))
+    answers(byte)
+
+
 def test_refused_and_failed_sequences(byte: Neighbours) -> None:
     full = Problem(status=503, code="queue_full", message="full")
     admitted(byte, generate(3))
     byte.send(Refused(3, full))
-    assert byte.hear() == Ended(key=3, problem=full)
+    assert byte.hear() == Ended(key=3, problem=full, refused=True)
     admitted(byte, generate(4))
     byte.send(tokens((4, 64, RUNNING, 0)))
     byte.send(tokens((4, -1, FINISH_ERROR, 1), problems={4: full}))
@@ -288,7 +309,7 @@ def test_before_the_context_is_known(run_dir: Path, models: Path) -> None:
 def test_scheduler_restart_ends_its_sequences(byte: Neighbours) -> None:
     admitted(byte, generate(3))
     byte.incarnations["scheduler"] = 2
-    byte.know(None, phase="loading")
+    byte.publish(None, phase="loading")
     ended = byte.hear()
     assert isinstance(ended, Ended)
     assert ended.problem is not None
@@ -303,7 +324,7 @@ def test_frontend_restart_aborts_its_sequences(byte: Neighbours) -> None:
     admitted(byte, generate(3))
     admitted(byte, generate(4, frontend="frontend1"))
     byte.incarnations["frontend1"] = 2
-    byte.know(2048)
+    byte.publish(2048)
     assert byte.scheduled() == Abort([4])
     byte.send(tokens((3, 64, RUNNING, 0), (4, 64, RUNNING, 0)))
     assert byte.hear() == TextDelta(3, "a", 1)
@@ -374,7 +395,7 @@ def test_a_huge_text_does_not_stop_the_streams(byte: Neighbours) -> None:
     byte.know(4_000_000)
     admitted(byte, generate(3))
     byte.send(generate(4, TextPrompt("Hello world " * 200_000)))
-    worst, index = 0.0, 0
+    begun, worst, index = time.monotonic(), 0.0, 0
     while byte.nothing_scheduled(0.02):
         begin = time.monotonic()
         byte.send(tokens((3, 64, RUNNING, index)))
@@ -384,9 +405,8 @@ def test_a_huge_text_does_not_stop_the_streams(byte: Neighbours) -> None:
         assert heard == TextDelta(3, "a", 1)
         worst, index = max(worst, time.monotonic() - begin), index + 1
     assert index > 3
-    assert worst < 1.0
-    admit = byte.scheduled()
-    assert isinstance(admit, Admit)
+    assert worst < (time.monotonic() - begun) / 2
+    assert isinstance(admit := byte.scheduled(), Admit)
     assert len(admit.prompt) > 4 * 400_000
 
 

@@ -59,7 +59,7 @@ class Neighbours:
     def close(self) -> None:
         if self.process.poll() is None:
             self.process.kill()
-        self.process.communicate(timeout=10)
+        self.process.communicate(timeout=PATIENCE)
         for socket in (self.supervisor, self.scheduler, self.outbox):
             socket.close()
         self._context.term()
@@ -129,7 +129,7 @@ def test_life(neighbours: Neighbours) -> None:
 
     play.process.send_signal(signal.SIGTERM)
     play.report(lambda report: report.phase == STOPPING)
-    assert play.process.wait(timeout=10) == 0
+    assert play.process.wait(timeout=PATIENCE) == 0
 
 
 def test_attaching_again_forgets_all_slots(neighbours: Neighbours) -> None:
@@ -142,7 +142,7 @@ def test_attaching_again_forgets_all_slots(neighbours: Neighbours) -> None:
     play.outbox.send(StepPlan(session=2, step=2, decode=b"\x02"))
     assert play.answer(StepFailed).step == 2
     play.outbox.send(Shutdown())
-    assert play.process.wait(timeout=20) == 0
+    assert play.process.wait(timeout=PATIENCE) == 0
 
 
 def test_keys_and_values_in_fp8(models: Path, run_dir: Path) -> None:
@@ -167,7 +167,7 @@ def test_weights_that_a_cpu_does_not_take(models: Path, run_dir: Path) -> None:
     play = Neighbours(worker_args(models / "dice-byte", run_dir, weights="fp8"))
     try:
         assert "--weights fp8 needs a GPU" in play.report(lambda report: report.phase == DEAD).detail
-        assert play.process.wait(timeout=20) == 1
+        assert play.process.wait(timeout=PATIENCE) == 1
     finally:
         play.close()
 
@@ -175,13 +175,13 @@ def test_weights_that_a_cpu_does_not_take(models: Path, run_dir: Path) -> None:
 def test_sigterm_while_loading(neighbours: Neighbours) -> None:
     neighbours.report(lambda report: True)
     neighbours.process.send_signal(signal.SIGTERM)
-    assert neighbours.process.wait(timeout=30) == 0
+    assert neighbours.process.wait(timeout=PATIENCE) == 0
 
 
 def test_a_model_that_cannot_be_loaded(run_dir: Path, tmp_path: Path) -> None:
     play = Neighbours(worker_args(tmp_path / "nothing", run_dir))
     try:
         assert play.report(lambda report: report.phase == DEAD).detail
-        assert play.process.wait(timeout=20) == 1
+        assert play.process.wait(timeout=PATIENCE) == 1
     finally:
         play.close()

@@ -48,19 +48,23 @@ def test_words(count: int) -> None:
     assert torch.equal(words, expected)
 
 
+@pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize(("rows", "padding"), [(1, 0), (3, 1), (290, 6)], ids=str)
-def test_rows(rows: int, padding: int) -> None:
+def test_rows(rows: int, padding: int, together: bool) -> None:
     ours, theirs = twins()
     slot = slots_of(rows, padding)
     found = torch.full((2, rows + padding), -7, dtype=torch.int32, device=DEVICE)
     expected = found.clone()
-    resident.begin_rows(ours, slot, *found)
-    reference.begin_rows(theirs, slot, *expected)
-    assert torch.equal(found, expected)
-    assert_same(ours, theirs)
-    for mine, its in zip(resident.sampling_columns(ours, slot), reference.sampling_columns(theirs, slot), strict=True):
+    if together:
+        columns = resident.start_rows(ours, slot, *found)
+    else:
+        resident.begin_rows(ours, slot, *found)
+        columns = resident.sampling_columns(ours, slot)
+    for mine, its in zip(columns, reference.start_rows(theirs, slot, *expected), strict=True):
         assert mine.dtype == its.dtype
         assert torch.equal(mine, its)
+    assert torch.equal(found, expected)
+    assert_same(ours, theirs)
     token, finite = torch.randint(1000, (rows + padding,), device=DEVICE), torch.rand(rows + padding, device=DEVICE) < 0.8
     assert torch.equal(resident.finish_rows(ours, slot, token, finite), reference.finish_rows(theirs, slot, token, finite))
     assert_same(ours, theirs)

@@ -42,7 +42,7 @@ Logits = NDArray[np.float64]
 
 
 def oracle(*arguments: str, stdin: bytes = b"") -> None:
-    environment = {"PATH": os.environ["PATH"], "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "2", "HOME": "/nonexistent"}
+    environment = {"PATH": os.environ["PATH"], "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "2" if GPU else "1", "HOME": "/nonexistent"}
     command = [sys.executable, "-P", str(ORACLE), *arguments]
     done = subprocess.run(command, input=stdin, env=environment, cwd="/", capture_output=True, timeout=280, check=False)
     assert done.returncode == 0, done.stderr.decode()[-2000:]

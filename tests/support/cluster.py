@@ -22,6 +22,8 @@ from messages.cluster import ClusterState
 ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 120.0
 STOP_SECONDS = 30.0
+ONE_THREAD = ("--threads", "1")
+"""A worker's threads wait for each other by turning: on cores that others use too, a tiny model takes many times longer with two."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,13 +66,14 @@ def environment(root: Path) -> dict[str, str]:
 def running_cluster(
     model: str | Path, *options: str, start_seconds: float = START_SECONDS, stop_check: bool = True, script: Path = ROOT / "launch.py"
 ) -> Iterator[Cluster]:
-    """A ready cluster serving `model` on a free port; `options` are those of `cluster start`, `script` what is run.
+    """A ready cluster serving `model` on a free port; `options` are those of `cluster start` (`--threads 1` unless they say otherwise),
+    `script` is what is run.
 
     At the end it is stopped with SIGTERM and must exit 0 and leave no process and no run directory (`stop_check` False: the test ends it itself).
     """
     with tempfile.TemporaryDirectory(prefix="pw-") as folder:
         root = Path(folder)
-        command = [sys.executable, str(script), "cluster", "start", "--model", str(model), "--port", "0", *options]
+        command = [sys.executable, str(script), "cluster", "start", "--model", str(model), "--port", "0", *ONE_THREAD, *options]
         log_file = root / "launch.log"
         with log_file.open("wb") as log:
             process = subprocess.Popen(command, cwd=root, env=environment(root), stdin=subprocess.DEVNULL, stdout=log, stderr=log)

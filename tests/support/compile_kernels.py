@@ -126,6 +126,7 @@ def main() -> None:
     slot = torch.zeros(3, dtype=torch.int32)
     resident.write_words(slot, torch.stack((slot, slot)))
     resident.begin_rows(columns, slot, slot, slot)
+    resident.start_rows(columns, slot, slot, slot)
     resident.sampling_columns(columns, slot)
     resident.finish_rows(columns, slot, slot.long(), slot > 0)
     zeros, ints = torch.zeros(2), torch.zeros(2, dtype=torch.int64)

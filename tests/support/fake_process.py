@@ -32,6 +32,7 @@ def main() -> int:
         return 3
     lifetime.stopping.wait(args.slow)
     reporter.facts(context=64)
+    reporter.numbers({}, {"starts": 1.0})
     reporter.phase(READY)
     if not lifetime.stopping.wait(args.dies_after):
         return 4

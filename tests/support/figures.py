@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from messages.cluster import ProcessState
 from tests.support.cluster import Cluster
 
-IDLE_SECONDS = 15.0
+IDLE_SECONDS = 45.0
 REFRESH_SECONDS = 0.5
 """A report shows the scheduler as it was at most so long before."""
 ENDS = ("finished_stop", "finished_length", "cancelled", "errors")

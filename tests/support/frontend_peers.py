@@ -26,12 +26,13 @@ from messages.request import Cancel, Detokenize, FromFrontend, Generate, Tokeniz
 from messages.text import Detokenized, Ended, FromTokenizer, Started, TextDelta, Tokenized
 from transport.reports import CLUSTER_FEED, SUPERVISOR
 from transport.sockets import Feed, Inbox, Outbox
+from transport.tls import pinned_context
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = "tiny"
 CONTEXT = 2048
 FRONTEND = "frontend0"
-TIMEOUT = 10.0
+TIMEOUT = 30.0
 
 Message = Generate | Cancel | Tokenize | Detokenize | Explain
 Script = Callable[[Message], Iterable[FromTokenizer]]
@@ -136,8 +137,8 @@ class Peers:
         context.term()
 
 
-def start(run_dir: Path, port: int, body_limit: int, log: IO[str]) -> subprocess.Popen[str]:
-    """The frontend process; its log goes to the open file `log`."""
+def start(run_dir: Path, port: int, body_limit: int, log: IO[str], **more: Any) -> subprocess.Popen[str]:
+    """The frontend process; its log goes to the open file `log`. `more`: other arguments of it."""
     args = FrontendArgs(
         name=FRONTEND,
         incarnation=1,
@@ -148,6 +149,7 @@ def start(run_dir: Path, port: int, body_limit: int, log: IO[str]) -> subprocess
         tokenizers=["tokenizer0"],
         created=1_700_000_000,
         body_limit=body_limit,
+        **more,
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PAGEWIRE_PROCESS": msgspec.json.encode(args).decode()}
     return subprocess.Popen([sys.executable, "-P", "-m", "frontend"], env=environment, stderr=log, text=True)
@@ -156,8 +158,9 @@ def start(run_dir: Path, port: int, body_limit: int, log: IO[str]) -> subprocess
 class Frontend:
     """The process under test and a small HTTP client for it."""
 
-    def __init__(self, process: subprocess.Popen[str], log: IO[str]) -> None:
+    def __init__(self, process: subprocess.Popen[str], log: IO[str], certificate: str | None = None) -> None:
         self.process = process
+        self.certificate = certificate
         self.port = 0
         self._log = log
 
@@ -178,8 +181,14 @@ class Frontend:
             assert time.monotonic() < deadline, f"{path} never became {status}"
             time.sleep(0.02)
 
+    def connection(self) -> http.client.HTTPConnection:
+        """A new one, which trusts the certificate alone where there is one."""
+        if self.certificate is None:
+            return http.client.HTTPConnection("127.0.0.1", self.port, timeout=TIMEOUT)
+        return http.client.HTTPSConnection("127.0.0.1", self.port, timeout=TIMEOUT, context=pinned_context(self.certificate))
+
     def call(self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None) -> tuple[int, dict[str, str], bytes]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=TIMEOUT)
+        connection = self.connection()
         try:
             connection.request(method, path, body, headers or {})
             response = connection.getresponse()
@@ -251,15 +260,15 @@ def events(answer: bytes) -> list[Any]:
 
 
 @contextlib.contextmanager
-def running(run_dir: Path, ready: bool = True, body_limit: int = 1 << 20) -> Iterator[tuple[Frontend, Peers]]:
-    """A frontend with its peers; ready when `ready`."""
+def running(run_dir: Path, ready: bool = True, body_limit: int = 1 << 20, **more: Any) -> Iterator[tuple[Frontend, Peers]]:
+    """A frontend with its peers; ready when `ready`. `more`: other arguments of the process."""
     with contextlib.ExitStack() as stack:
         peers = Peers(run_dir)
         stack.callback(peers.close)
         if not ready:
             peers.state = LOADING_STATE
         log = stack.enter_context(tempfile.TemporaryFile("w+"))
-        frontend = Frontend(start(run_dir, 0, body_limit, log), log)
+        frontend = Frontend(start(run_dir, 0, body_limit, log, **more), log, more.get("tls_cert"))
         stack.callback(frontend.kill)
         frontend.wait_for_port(peers)
         if ready:

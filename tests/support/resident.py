@@ -14,6 +14,9 @@ from worker.decoder import Decoder
 from worker.resident.engine import ResidentEngine
 from worker.weights import build_decoder, dummy_reader
 
+STEP_SECONDS = 300.0
+"""Most a step takes: the interpreter is slow, and the more so on a busy machine."""
+
 
 class Playing:
     """A resident engine and its results as they come."""
@@ -28,7 +31,7 @@ class Playing:
         """Launch all, then read all."""
         for plan in plans:
             self.engine.submit(plan)
-        found = [self._results.get(timeout=60) for _ in plans]
+        found = [self._results.get(timeout=STEP_SECONDS) for _ in plans]
         self.engine.check()
         return found
 

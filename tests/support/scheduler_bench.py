@@ -54,6 +54,7 @@ class Client:
         self.expected: dict[int, list[int]] = {}
         self.gone: set[int] = set()
         self.cached: dict[int, int] = {}
+        self.began: dict[int, tuple[float, float]] = {}
         self.finish: dict[int, int] = {}
         self.problems: dict[int, Problem] = {}
         self.refused: dict[int, Problem] = {}
@@ -89,6 +90,10 @@ class Client:
                 self.finish[key] = finish
         self.problems |= message.problems
         self.cached |= message.cached
+        computed = bool(message.queued) or message.problems.keys() != set(keys)
+        first = [key for key, index in zip(keys, columns[2], strict=True) if index == 0 and computed]
+        times = zip(view_f32(message.queued, len(first)).tolist(), view_f32(message.prefilled, len(first)).tolist(), strict=True)
+        self.began |= dict(zip(first, times, strict=True))
         self._read_logprobs(message, keys)
 
     def _read_scores(self, message: PromptScores) -> None:

@@ -12,19 +12,22 @@ from typing import Any, Self, TypeVar
 import msgspec
 import zmq
 
-from messages.admit import FromTokenizerProc
+from messages.admit import Abort, Admit, FromTokenizerProc
 from messages.cluster import ClusterState, ProcessReport, ProcessState
-from messages.request import ChatPrompt, Generate, TextPrompt
+from messages.request import Cancel, ChatPrompt, Generate, TextPrompt, TokenPrompt
 from messages.sampling import SamplingParams, StopRules
-from messages.text import FromTokenizer, TextDelta, Texts
+from messages.text import Ended, FromTokenizer, TextDelta, Texts
 from messages.tokens import Tokens
 from tokenizer_proc.args import TokenizerArgs
+from tokenizer_proc.service import FIT
 from transport.columns import pack_i32, pack_i64, pack_u8
 from transport.sockets import Feed, Inbox, Outbox
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-PATIENCE = 20.0
+PATIENCE = 30.0
 NAME = "tokenizer0"
+PROBE = 1 << 40
+"""A key of our own."""
 T = TypeVar("T")
 
 
@@ -59,6 +62,7 @@ class Neighbours:
         self._scheduler: Inbox[FromTokenizerProc] = Inbox(self._zmq, run_dir, "scheduler", FromTokenizerProc)
         self._out = Outbox(self._zmq, run_dir, NAME)
         self._context = context
+        self._state: ClusterState | None = None
         self.incarnations = {"scheduler": 1, "frontend0": 1, "frontend1": 1}
         args = TokenizerArgs(
             name=NAME, incarnation=1, run_dir=str(run_dir), model=str(model), frontends=["frontend0", "frontend1"], chat_template=chat_template
@@ -85,24 +89,43 @@ class Neighbours:
     def start(self) -> Self:
         """Make the cluster's state known, and wait for READY, which comes after it."""
         self.report(lambda report: report.phase == "loading" and "cluster" in report.detail)
-        self.know(self._context)
+        self._state = self._cluster_state(self._context)
         self.report(lambda report: report.phase == "ready")
         return self
 
-    def know(self, context: int | None, phase: str = "ready") -> Self:
-        """Publish a state until the process has surely seen it (it answers requests by it)."""
-        self._context = context
+    def publish(self, context: int | None, phase: str = "ready") -> None:
+        """The scheduler is in this phase and has this context from now on; the process hears it when it next looks."""
+        self._state = self._cluster_state(context, phase)
+        self._feed.publish(self._state)
+
+    def know(self, context: int) -> None:
+        """The context is this from now on; comes back when the process goes by it. Nobody may be sent anything meanwhile."""
+        self.publish(context)
+        end = time.monotonic() + PATIENCE
+        while not self._goes_by(context):
+            assert time.monotonic() < end, "the context is not known"
+
+    def _goes_by(self, context: int) -> bool:
+        """Whether two of three tokens fit beside an answer of all the context but two."""
+        request = generate(PROBE, TokenPrompt([0] * 3), truncate=FIT)
+        self.send(msgspec.structs.replace(request, stop=StopRules(max_tokens=context - 2)))
+        answer = self.hear()
+        if isinstance(answer, Ended):
+            return False
+        admit = self.scheduled()
+        assert isinstance(admit, Admit)
+        self.send(Cancel([PROBE]))
+        assert self.scheduled() == Abort([PROBE])
+        return len(admit.prompt) == 4 * 2
+
+    def _cluster_state(self, context: int | None, phase: str = "ready") -> ClusterState:
         facts: dict[str, int | float | str] = {} if context is None else {"context": context}
         said = {"scheduler": (phase, facts)}
         processes = [
             ProcessState(name=name, incarnation=number, pid=1, phase=said.get(name, ("ready", {}))[0], facts=said.get(name, ("ready", {}))[1])
             for name, number in self.incarnations.items()
         ]
-        state = ClusterState(ready=True, phase="ready", reason="", model="m", started=0.0, processes=processes)
-        for _ in range(4):
-            self._feed.publish(state)
-            time.sleep(0.1)
-        return self
+        return ClusterState(ready=True, phase="ready", reason="", model="m", started=0.0, processes=processes)
 
     def send(self, message: msgspec.Struct) -> None:
         self._out.send(message)
@@ -111,10 +134,12 @@ class Neighbours:
         self._out.send_frame(frame)
 
     def report(self, wanted: Callable[[ProcessReport], bool]) -> ProcessReport:
-        """The next report that is `wanted`."""
+        """The next report that is `wanted`. The cluster's state is published again and again meanwhile."""
         end = time.monotonic() + PATIENCE
         while time.monotonic() < end:
-            self._reports.wait(0.2)
+            if self._state is not None:
+                self._feed.publish(self._state)
+            self._reports.wait(0.05)
             for report in self._reports.drain():
                 if wanted(report):
                     return report

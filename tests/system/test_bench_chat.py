@@ -11,11 +11,12 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 LOAD = ["--users", "3", "--turns", "3", "--system-tokens", "200", "--user-tokens", "20", "--max-tokens", "8"]
+ONE = ["--start-args", "--threads 1"]
 
 
 @pytest.mark.timeout(240)
 def test_prefix_cache_off_and_on(models: Path, run_dir: Path) -> None:
-    command = [sys.executable, str(ROOT / "launch.py"), "bench", "chat", "--compare", "--model", str(models / "rand-byte"), "--json", *LOAD]
+    command = [sys.executable, str(ROOT / "launch.py"), "bench", "chat", "--compare", "--model", str(models / "rand-byte"), "--json", *LOAD, *ONE]
     done = subprocess.run(command, capture_output=True, text=True, timeout=200, env=os.environ | {"TMPDIR": str(run_dir)}, check=False)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
@@ -34,7 +35,7 @@ def test_prefix_cache_off_and_on(models: Path, run_dir: Path) -> None:
 
 @pytest.mark.timeout(120)
 def test_sigterm_ends_the_private_cluster_too(models: Path, run_dir: Path) -> None:
-    asked = ["--start", "--model", str(models / "rand-byte"), "--users", "3", "--turns", "1000"]
+    asked = ["--start", "--model", str(models / "rand-byte"), "--users", "3", "--turns", "1000", *ONE]
     command = [sys.executable, str(ROOT / "launch.py"), "bench", "chat", *asked]
     environment = os.environ | {"TMPDIR": str(run_dir)}
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment) as bench:

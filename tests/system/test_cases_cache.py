@@ -19,7 +19,7 @@ from tests.support.histo import check, ids_of
 
 COMMON = ["--threads", "1", "--log-level", "debug"]  # at this level the scheduler checks its invariants whenever it is idle
 POOL = 256
-SOON = 10.0
+SOON = 30.0
 CHUNK = 32
 EQUAL = 1e-4
 LETTERS = "abcdefghijklmnopqrstuvwxyz"

@@ -35,7 +35,7 @@ def rand(models: Path) -> Iterator[Cluster]:
 def states(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Vector:
     """[TOKENS, hidden] by transformers."""
     out = tmp_path_factory.mktemp("states") / "out.npy"
-    environment = {"PATH": "/usr/bin:/bin", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "2", "HOME": "/nonexistent"}
+    environment = {"PATH": "/usr/bin:/bin", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "HOME": "/nonexistent"}
     command = [sys.executable, "-P", str(ORACLE), str(models / "rand-byte"), str(out), str(TOKENS)]
     done = subprocess.run(command, env=environment, cwd="/", capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -1,12 +1,15 @@
 """Two HTTP processes on one port, as `cluster start --frontends 2` makes them: to clients they are one server."""
 
+import json
 import os
 import re
 import signal
-import time
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.support.cluster import Cluster, running_cluster
 from tests.system.test_cluster_lifecycle import client_stream, complete, get, wait_until
@@ -27,29 +30,34 @@ def running(cluster: Cluster) -> list[dict[str, Any]]:
     return data
 
 
-def test_two_frontends_share_the_port_the_metrics_and_the_work(models: Path) -> None:
-    with running_cluster(models / "rand-byte", "--frontends", "2", "--threads", "1") as cluster:
-        pids = cluster.pids()
-        assert {"frontend0", "frontend1"} < pids.keys()
-        texts = {complete(cluster) for _ in range(12)}
-        assert len(texts) == 1
-        time.sleep(1.2)  # longer than a heartbeat and a turn of the feed
-        assert {received(cluster) for _ in range(ASKED)} == {12.0}
-        os.kill(pids["frontend1"], signal.SIGKILL)
-        wait_until(lambda: cluster.pids()["frontend1"] not in (0, pids["frontend1"]) and cluster.state().ready)
-        wait_until(lambda: all(complete(cluster) in texts for _ in range(4)))
+@pytest.fixture(scope="module")
+def two(models: Path) -> Iterator[Cluster]:
+    with running_cluster(models / "rand-byte", "--frontends", "2", "--access-log", "-") as cluster:
+        yield cluster
 
 
-def test_any_frontend_knows_the_requests_of_all(models: Path) -> None:
-    with running_cluster(models / "rand-byte", "--frontends", "2", "--threads", "1") as cluster:
-        with client_stream(cluster, 1900) as answer:
-            name = running(cluster)[0]["id"]
-            url = f"{cluster.url}/v1/requests/{name}"
-            assert {request["id"] for _ in range(ASKED) for request in running(cluster)} == {name}
-            assert {get(url)[1]["state"] for _ in range(ASKED)} == {"decode"}
-            cancelled = [get(urllib.request.Request(url, method="DELETE")) for _ in range(ASKED)]
-            assert {(status, card["state"]) for status, card in cancelled} == {(200, "cancelled")}
-            assert b'"cancelled"' in answer.read()
-        assert {get(url)[1]["state"] for _ in range(ASKED)} == {"cancelled"}
-        assert running(cluster) == []
-        assert {get(f"{cluster.url}/v1/requests/nobody")[0] for _ in range(ASKED)} == {404}
+def test_two_frontends_share_the_port_the_metrics_and_the_work(two: Cluster) -> None:
+    pids = two.pids()
+    assert {"frontend0", "frontend1"} < pids.keys()
+    texts = {complete(two) for _ in range(12)}
+    assert len(texts) == 1
+    wait_until(lambda: {received(two) for _ in range(ASKED)} == {12.0})  # once each has heard of the other's
+    lines = [json.loads(line) for line in two.log().splitlines() if line.startswith("{")]
+    assert [line["status"] for line in lines if line["path"] == "/v1/completions"] == [200] * 12
+    os.kill(pids["frontend1"], signal.SIGKILL)
+    wait_until(lambda: two.pids()["frontend1"] not in (0, pids["frontend1"]) and two.state().ready)
+    wait_until(lambda: all(complete(two) in texts for _ in range(4)))
+
+
+def test_any_frontend_knows_the_requests_of_all(two: Cluster) -> None:
+    with client_stream(two, 1900) as answer:
+        name = running(two)[0]["id"]
+        url = f"{two.url}/v1/requests/{name}"
+        assert {request["id"] for _ in range(ASKED) for request in running(two)} == {name}
+        assert {get(url)[1]["state"] for _ in range(ASKED)} == {"decode"}
+        cancelled = [get(urllib.request.Request(url, method="DELETE")) for _ in range(ASKED)]
+        assert {(status, card["state"]) for status, card in cancelled} == {(200, "cancelled")}
+        assert b'"cancelled"' in answer.read()
+    assert {get(url)[1]["state"] for _ in range(ASKED)} == {"cancelled"}
+    assert running(two) == []
+    assert {get(f"{two.url}/v1/requests/nobody")[0] for _ in range(ASKED)} == {404}

@@ -12,8 +12,8 @@ import pytest
 
 from tests.support.cluster import Cluster, running_cluster
 
-CONTEXT = 512
-STREAM_TOKENS = 400
+CONTEXT = 256
+STREAM_TOKENS = 200
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from checkpoint.config import read_config
 from checkpoint.errors import CheckpointError
 from checkpoint.tensors import check_tensors, expected_tensors, open_tensors
 from tests.support.gguf_files import write_twin
+from tests.support.lean import lean
 
 FEW = settings(max_examples=250, deadline=2000, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True)
 VALUES: dict[str, Any] = {
@@ -26,6 +27,7 @@ VALUES: dict[str, Any] = {
 }  # fmt: skip
 NUMBERS = st.sampled_from([0, 1, 2, 8, 9, 31, 32, 255, 1 << 16, 1 << 31, (1 << 32) - 1, 1 << 40, 1 << 62, (1 << 64) - 32, (1 << 64) - 1])
 EDITS = st.lists(st.tuples(st.floats(0, 1), st.sampled_from([1, 4, 8]), NUMBERS), min_size=1, max_size=3)
+KEEP = st.sampled_from([1.0, 1.0, 1.0, 0.999, 0.5, 0.01])
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8)
 JSON = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3), max_leaves=6)
 
@@ -42,6 +44,13 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shapes = expected_tensors(read_config(folder))
     save_file({name: np.ones(shape, np.float32) for name, shape in shapes.items()}, folder / "model.safetensors")
     return folder
+
+
+@pytest.fixture(autouse=True)
+def bounded() -> Iterator[None]:
+    """However many damaged files were read, memory has not grown by much."""
+    with lean():
+        yield
 
 
 def edited(raw: bytes, edits: list[tuple[float, int, int]], end: int, keep: float) -> bytes:
@@ -78,9 +87,7 @@ def test_the_small_checkpoints_are_sound(small: Path, tmp_path: Path) -> None:
     use(write_twin(small, tmp_path / "small.gguf", kind="Q4_1"))
 
 
-@FEW
-@given(edits=EDITS, keep=st.sampled_from([1.0, 1.0, 1.0, 0.999, 0.5, 0.01]))
-def test_damaged_gguf(small: Path, tmp_path: Path, edits: list[tuple[float, int, int]], keep: float) -> None:
+def check_gguf(small: Path, tmp_path: Path, edits: list[tuple[float, int, int]], keep: float) -> None:
     whole = small / "small.gguf"
     if not whole.exists():
         write_twin(small, whole, kind="Q8_0")
@@ -90,13 +97,30 @@ def test_damaged_gguf(small: Path, tmp_path: Path, edits: list[tuple[float, int,
     survives(path)
 
 
-@FEW
-@given(edits=EDITS, keep=st.sampled_from([1.0, 1.0, 1.0, 0.999, 0.5, 0.01]))
-def test_damaged_safetensors(small: Path, tmp_path: Path, edits: list[tuple[float, int, int]], keep: float) -> None:
+def check_safetensors(small: Path, tmp_path: Path, edits: list[tuple[float, int, int]], keep: float) -> None:
     raw = (small / "model.safetensors").read_bytes()
     shutil.copy(small / "config.json", tmp_path)
     (tmp_path / "model.safetensors").write_bytes(edited(raw, edits, 8 + int.from_bytes(raw[:8], "little"), keep))
     survives(tmp_path)
+
+
+@FEW
+@given(edits=EDITS, keep=KEEP)
+def test_damaged_gguf(small: Path, tmp_path: Path, edits: list[tuple[float, int, int]], keep: float) -> None:
+    check_gguf(small, tmp_path, edits, keep)
+
+
+@FEW
+@given(edits=EDITS, keep=KEEP)
+def test_damaged_safetensors(small: Path, tmp_path: Path, edits: list[tuple[float, int, int]], keep: float) -> None:
+    check_safetensors(small, tmp_path, edits, keep)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("check", [check_gguf, check_safetensors])
+def test_thousands_of_damaged_files(small: Path, tmp_path: Path, check: Callable[..., None]) -> None:
+    settings(FEW, max_examples=5000)(given(edits=EDITS, keep=KEEP)(lambda edits, keep: check(small, tmp_path, edits, keep)))()
 
 
 @FEW

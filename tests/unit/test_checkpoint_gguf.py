@@ -120,11 +120,11 @@ def test_header_by_hand(tmp_path: Path, version: int) -> None:
 def test_damaged_headers(tmp_path: Path, content: bytes, words: str) -> None:
     path = tmp_path / "a.gguf"
     path.write_bytes(content)
-    started = time.monotonic()
+    started = time.process_time()
     with pytest.raises(CheckpointError, match=words) as caught:
         read_header(path)
     assert str(path) in str(caught.value)
-    assert time.monotonic() - started < 1.0
+    assert time.process_time() - started < 1.0
 
 
 def test_kinds_agree_with_the_gguf_package() -> None:

@@ -15,8 +15,9 @@ from frontend.tracing import Tracing
 from messages.cluster import READY, ClusterState, ProcessState
 from messages.request import Cancel, Generate, TextPrompt
 from messages.sampling import SamplingParams, StopRules
-from messages.text import Ended, Problem, Started, TextDelta, Texts
+from messages.text import Begun, Ended, Problem, Started, TextDelta, Texts
 from transport import trace_file
+from transport.columns import pack_f32
 from transport.trace import Trace
 
 
@@ -193,6 +194,56 @@ async def test_metrics_add_up(bench: Bench) -> None:
     assert bench.number("request_generation_tokens_sum") == 7
     assert bench.number("e2e_request_latency_seconds_count") == 2
     assert bench.number("request_prompt_tokens_count") == 1
+
+
+async def test_a_refused_sequence_counts_nowhere_and_one_that_fails_does(bench: Bench) -> None:
+    full = Problem(status=429, code="queue_full", message="full")
+    run, keys = bench.run(n=2)
+    bench.dispatcher.receive(Started(keys[0], 7))
+    assert bench.number("sequences_started_total") == 0  # the scheduler may still refuse it
+    bench.dispatcher.receive(Ended(key=keys[0], problem=full, refused=True))
+    assert (run.problem, bench.number("sequences_started_total"), bench.number("prompt_tokens_total")) == (full, 0, 0)
+    assert [bench.number("request_success_total", finished_reason=reason) for reason in ("abort", "error")] == [0, 0]
+    run, keys = bench.run(n=2)
+    bench.dispatcher.receive(Started(keys[0], 7))
+    bench.dispatcher.receive(Begun(keys[:1], pack_f32([0.25]), pack_f32([0.5])))
+    assert (bench.number("sequences_started_total"), bench.number("sequences_live"), bench.number("prompt_tokens_total")) == (2, 2, 7)
+    bench.dispatcher.receive(Ended(key=keys[1], problem=full, refused=True))  # run again elsewhere, say: it was accepted before
+    assert (bench.number("sequences_live"), bench.number("request_success_total", finished_reason="error")) == (0, 2)
+    assert run.problem == full
+
+
+async def test_the_parts_of_a_finished_sequences_time(bench: Bench) -> None:
+    """Each is observed once, of sequences that ended well; what is told of a sequence again is not believed."""
+    run, keys = bench.run(n=3)
+    bench.dispatcher.receive(Started(keys[0], 7))
+    bench.dispatcher.receive(Begun([*keys, 99], pack_f32([0.25] * 4), pack_f32([0.5] * 4)))
+    bench.dispatcher.receive(Begun(keys, pack_f32([9.0] * 3), pack_f32([9.0] * 3)))
+    bench.dispatcher.receive(Texts(keys, ["a"] * 3, [1] * 3))
+    bench.dispatcher.receive(Texts(keys[:1], ["b"], [2]))
+    bench.dispatcher.receive(Ended(key=keys[0], finish="stop", completion_tokens=3, cached_tokens=4))
+    bench.dispatcher.receive(Ended(key=keys[1], finish="length", completion_tokens=1, cached_tokens=4))
+    run.close()
+    for name, total in (("queue", 0.5), ("prefill", 1.0)):
+        assert bench.number(f"request_{name}_time_seconds_count") == 2
+        assert bench.number(f"request_{name}_time_seconds_sum") == total
+    assert bench.number("request_decode_time_seconds_count") == bench.number("request_inference_time_seconds_count") == 2
+    decode, inference = bench.number("request_decode_time_seconds_sum"), bench.number("request_inference_time_seconds_sum")
+    assert inference == pytest.approx(1.0 + decode)
+    assert bench.number("request_time_per_output_token_seconds_count") == 1
+    assert bench.number("prompt_tokens_cached_total") == 4
+    assert (bench.number("request_params_n_count"), bench.number("request_params_n_sum")) == (1, 3)
+    assert bench.number("request_params_max_tokens_count") == 0
+    assert bench.number("e2e_request_latency_seconds_count") == 3
+
+
+@pytest.mark.parametrize(("queued", "prefilled"), [(b"", b""), (b"1234", b"12345"), (b"12345678", b"12345678")])
+async def test_times_that_do_not_fit_their_keys_are_refused(bench: Bench, queued: bytes, prefilled: bytes) -> None:
+    _, (key,) = bench.run()
+    bench.dispatcher.receive(Started(key, 3))
+    with pytest.raises(ContractError):
+        bench.dispatcher.receive(Begun([key], queued, prefilled))
+    assert bench.number("sequences_started_total") == 0
 
 
 async def test_texts_of_a_step_reach_all_their_runs_and_count_like_deltas(bench: Bench) -> None:

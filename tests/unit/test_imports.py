@@ -50,15 +50,19 @@ CLI = {
     ),
     "chat": SAMPLING,
     "cluster start": (
-        "--block-size --chat-template --chunk-tokens --detach --device --dtype --dummy-weights --frontends --generation-config "
-        "--gpu-memory-utilization --hang-timeout --host --kv-dtype --kv-tokens --log-level --max-context --max-queue --max-queue-tokens --max-slots "
-        "--max-step-tokens --model --port --prefix-cache --record --record-tokens --run-ahead --served-model-name --startup-timeout --target-itl "
-        "--threads --tokenizers --trace --weights"
+        "--access-log --api-keys --block-size --chat-template --chunk-tokens --cors-origin --detach --device --dtype --dummy-weights "
+        "--frontends --generation-config --gpu-memory-utilization --hang-timeout --host --kv-dtype --kv-tokens --log-format "
+        "--log-level --max-connections --max-context --max-queue --max-queue-tokens --max-slots --max-step-tokens --model "
+        "--otlp-endpoint --port --prefix-cache --record --record-tokens --run-ahead --served-model-name --startup-timeout "
+        "--target-itl --threads --tls-cert --tls-key --tokenizers --trace --weights"
     ),
     "cluster status": "--json --port",
     "cluster stop": "--port --timeout",
     "doctor": "--json",
     "generate": f"--chat --ignore-eos --json {SAMPLING} prompt",
+    "keys add": "--admin --file --tenant name",
+    "keys list": "--file",
+    "keys remove": "--file name",
     "model inspect": "--json model",
     "model list": "--json",
     "model pull": "--wheel name",
@@ -155,10 +159,11 @@ def normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def declared() -> set[str]:
-    """Distributions named in pyproject.toml's dependencies."""
+def declared(extra: str | None = None) -> set[str]:
+    """Distributions named in pyproject.toml's dependencies, or those of an `extra`."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    return {normal(re.split(r"[<>=;\s]", entry)[0]) for entry in project["dependencies"]}
+    entries = project["dependencies"] if extra is None else project["optional-dependencies"][extra]
+    return {normal(re.split(r"[<>=;\s]", entry)[0]) for entry in entries}
 
 
 def locked(name: str) -> dict[str, str]:
@@ -176,13 +181,22 @@ def test_every_import_is_a_declared_dependency_and_the_other_way_round() -> None
     distributions = packages_distributions()
     names = {name.partition(".")[0] for path in SOURCES for name, level in imports(path) if not level}
     foreign = names - set(sys.stdlib_module_names) - {*PACKAGES, "launch"}
-    assert {normal(distributions[name][0]) for name in foreign} == declared()
+    found = {normal(distributions[name][0]) for name in foreign - {"opentelemetry"}}
+    assert found == declared()
+
+
+def test_opentelemetry_is_imported_by_one_module_alone() -> None:
+    """It is an extra, whose two distributions share one name."""
+    users = [path.name for path in SOURCES if any(name.partition(".")[0] == "opentelemetry" for name, _ in imports(path))]
+    assert users == ["spans.py"]
+    assert "opentelemetry" not in loaded_after("import frontend.server")
 
 
 def test_locks_are_exact_and_hold_every_dependency() -> None:
     run, dev = locked("requirements.lock"), locked("requirements-dev.lock")
     assert declared() <= run.keys()
     assert not run.keys() & dev.keys()
+    assert declared("otel") <= dev.keys()
     assert {"transformers", "openai", "pytest", "mypy", "ruff"} <= dev.keys()
     assert (run["torch"], run["triton"]) == ("2.13.0", "3.7.1")
 

@@ -5,18 +5,24 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from launcher import live
 from launcher.live import MAX_ROWS, live_requests, requests_table
+from launcher.rundir import Cluster, ClusterInfo
 from messages.cluster import ClusterState, ProcessState
 
 
 def state(phase: str = "ready") -> ClusterState:
     frontend = ProcessState(name="frontend0", incarnation=1, pid=7, phase=phase)
     return ClusterState(ready=True, phase="ready", reason="", model="m", started=0.0, processes=[frontend])
+
+
+def at(url: str) -> Cluster:
+    return Cluster(Path("/nowhere"), ClusterInfo(pid=0, host="", port=0, url=url, model="m", started=0.0))
 
 
 def choice(state: str, index: int = 0, **more: Any) -> dict[str, Any]:
@@ -84,16 +90,16 @@ def server() -> Iterator[Any]:
 def test_what_is_no_answer_is_absent(server: Any, status: int, body: bytes, found: Any) -> None:
     server.status, server.body = status, body
     url = f"http://127.0.0.1:{server.server_address[1]}"
-    assert live_requests(url, state()) == found
-    assert live_requests(url, state("loading")) is None
+    assert live_requests(at(url), state()) == found
+    assert live_requests(at(url), state("loading")) is None
 
 
 def test_a_server_that_says_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "PATIENCE_SECONDS", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        assert live_requests(url, state()) is None
-    assert live_requests(url, state()) is None  # and one that is gone
+        assert live_requests(at(url), state()) is None
+    assert live_requests(at(url), state()) is None  # and one that is gone
 
 
 def test_a_connection_that_breaks_off_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,5 +114,5 @@ def test_a_connection_that_breaks_off_is_absent(monkeypatch: pytest.MonkeyPatch)
 
         thread = threading.Thread(target=answer_half, daemon=True)
         thread.start()
-        assert live_requests(f"http://127.0.0.1:{listener.getsockname()[1]}", state()) is None
+        assert live_requests(at(f"http://127.0.0.1:{listener.getsockname()[1]}"), state()) is None
         thread.join(timeout=10)

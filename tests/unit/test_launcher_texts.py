@@ -12,10 +12,11 @@ from launcher.display import TerminalAudience, ready_text, status_key, status_te
 from launcher.errors import LauncherError
 from launcher.progress import ByteBar, StatusLine
 from launcher.rundir import Cluster, ClusterInfo
+from launcher.security import Security
 from launcher.specs import ClusterOptions, cluster_specs
 from launcher.start import free_port, options_from
 from launcher.status import duration, status_document, status_table
-from messages.cluster import ClusterState, ProcessState
+from messages.cluster import SAMPLE, ClusterState, ProcessState
 from scheduler.args import SchedulerArgs
 
 
@@ -108,10 +109,12 @@ def test_status_table() -> None:
     assert "2         waiting for the worker" in text
 
 
-def test_the_status_document_has_no_pid_for_the_dead() -> None:
+def test_the_status_document_has_no_pid_for_the_dead_and_no_samples_of_metrics() -> None:
     info = ClusterInfo(pid=5, host="127.0.0.1", port=8000, url="http://127.0.0.1:8000", model="m", started=0.0)
     dead = ProcessState(name="worker0", incarnation=1, pid=0, phase="dead")
-    document = status_document(Cluster(Path("/nowhere"), info), state(process("scheduler"), dead, ready=False))
+    front = process("scheduler", counters={"bad_frames": 1.0, SAMPLE + '["pagewire_x_total",{}]': 2.0})
+    document = status_document(Cluster(Path("/nowhere"), info), state(front, dead, ready=False))
+    assert document["processes"][0]["counters"] == {"bad_frames": 1.0}
     assert document["running"] is True
     assert [told["pid"] for told in document["processes"]] == [7, None]
 
@@ -205,3 +208,10 @@ def test_a_recording_is_a_new_file_that_can_be_made(tmp_path: Path, monkeypatch:
 def test_any_free_port() -> None:
     port = free_port("127.0.0.1", 0)
     assert free_port("127.0.0.1", port) == port
+
+
+def test_ready_text_says_how_to_get_in() -> None:
+    security = Security(api_keys="/k", tls_cert="/my cert.pem", tls_key="/key.pem")
+    shown = ready_text(ClusterOptions(model_path="m", model_name="m", port=1, security=security), state())
+    assert "curl https://127.0.0.1:1/v1/" in shown
+    assert "-H \"Authorization: Bearer $PAGEWIRE_API_KEY\" --cacert '/my cert.pem' -d '" in shown

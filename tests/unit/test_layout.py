@@ -15,7 +15,7 @@ PROCESSES = ["frontend", "scheduler", "tokenizer_proc", "worker"]
 FOLDERS = {*PACKAGES, "pagewire", "tests", "docs", ".ci"}
 FILES = [
     "launch.py", "pyproject.toml", "Makefile", "requirements.lock", "requirements-dev.lock", "LICENSE", "README.md", "CONTRIBUTING.md",
-    "docs/architecture.md", "docs/profiling.md", "docs/threat-model.md", "bench/RESULTS.md", ".ci/run",
+    "docs/architecture.md", "docs/profiling.md", "docs/security.md", "bench/RESULTS.md", ".ci/run", ".ci/audit",
 ]  # fmt: skip
 
 

@@ -22,7 +22,8 @@ from scheduler.service import MOST_REPAIRS, REPAIR_WINDOW_SECONDS, Service, Sess
 from tests.support.scheduler_bench import arguments, attached
 from transport.columns import pack_i32
 from transport.lifetime import Lifetime
-from transport.sockets import Outbox
+from transport.reports import SUPERVISOR
+from transport.sockets import Inbox, Outbox
 
 
 class StubLifetime(Lifetime):
@@ -32,8 +33,19 @@ class StubLifetime(Lifetime):
         self.stopping = threading.Event()
 
 
+@pytest.fixture(autouse=True)
+def hearers(run_dir: Path) -> Iterator[None]:
+    """Inboxes for all the scheduler speaks to, so that it need not linger over what it has said when it ends."""
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    inboxes = [Inbox[object](context, run_dir, name, object) for name in (SUPERVISOR, "worker0", "tokenizer0", "tokenizer1")]
+    yield
+    for inbox in inboxes:
+        inbox.close()
+    context.term()
+
+
 @pytest.fixture
-def service(run_dir: Path) -> Iterator[Service]:
+def service(run_dir: Path, hearers: None) -> Iterator[Service]:
     made = Service(arguments(run_dir=str(run_dir), drain_seconds=0.1), StubLifetime())
     yield made
     made._lifetime.stopping.set()

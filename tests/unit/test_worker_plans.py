@@ -101,6 +101,26 @@ def test_rows_come_in_plan_order(dice: Engine) -> None:
     assert (empty.slot, empty.token, empty.status) == (b"", b"", b"")
 
 
+def test_rows_that_decode_on_are_checked_when_something_changes(dice: Engine) -> None:
+    planner = Planner()
+    dice.reset()
+    dice.run(planner.start(ROW))
+    for decode in ([1], None, None):
+        assert len(tokens_of(dice.run(planner.plan(decode=decode)))) == 1
+    with pytest.raises(PlanError, match="not admitted"):
+        dice.run(planner.plan(decode=None, release=[1]))
+
+
+def test_rows_that_decode_on_stay_within_their_blocks(dice: Engine) -> None:
+    planner = Planner()
+    dice.reset()
+    dice.run(planner.start(Row(slot=1, prompt=[5] * 30, blocks=[0, 1])))
+    for decode in ([1], None):
+        dice.run(planner.plan(decode=decode))
+    with pytest.raises(PlanError, match="does not cover"):
+        dice.run(planner.plan(decode=None))
+
+
 def sequence(engine: Engine, row: Row, count: int) -> list[int]:
     planner = Planner()
     engine.reset()

@@ -28,6 +28,7 @@ from worker.resident.graphs import Graphs, Key, padded_sizes
 from worker.resident.layout import lay_out
 from worker.resident.parcel import Parcel, Parcels
 from worker.resident.penalties import PooledSlots
+from worker.resident.places import NOTHING, Places
 from worker.resident.reader import Asked, Deliver, Launched, Reader, Scoring
 from worker.resident.wishes import FILTERED, PLAIN, SEPARATE, Wishes, wishes_of
 from worker.scores import Found, Scored, compute
@@ -36,8 +37,6 @@ from worker.tracing import Tracing
 
 DRAWN = 0
 """Stands in the host's slots for a last token that only the device knows."""
-UNKNOWN = -1
-"""In the host's copy of the device's rows: no slot, so that it is written again."""
 FEW_TOKENS, MANY_TOKENS = (16, 32, 64), 512
 """Short prompts, which take other kernels than a long one."""
 REHEARSED = 1, 2, 8, 64, 256
@@ -68,7 +67,7 @@ class ResidentEngine:
         self._kernels = kernels
         self._reader = PlanReader(self.slots, cache.blocks, cache.block_size, max_step_tokens)
         self._arena = Arena(max_slots, max_blocks, cache.blocks, self._device)
-        self._rows: I32 = np.full(max_slots, max_slots, np.int32)
+        self._places = Places(self._arena)
         self._graphs = Graphs(self._device, max_slots)
         self._parcels = Parcels(self._device, max_slots, FIRST_WORDS)
         self._wishes: Wishes | None = None  # of the step before, when that was of decode rows only
@@ -140,7 +139,7 @@ class ResidentEngine:
     def _make_room(self) -> None:
         """Give back what steps and graphs kept. The step that failed may have been launched in part, so nothing is known of the rows there."""
         self._short = False
-        self._rows.fill(UNKNOWN)
+        self._places.forget()
         self._graphs.clear()
 
     @torch.inference_mode()
@@ -160,7 +159,7 @@ class ResidentEngine:
             self._prepare(key)
         except torch.OutOfMemoryError:
             self._graphs.refuse(key, "no memory")
-            self._rows.fill(UNKNOWN)
+            self._places.forget()
         except RuntimeError as error:
             raise DeviceError(str(error)) from error
         return True
@@ -173,7 +172,7 @@ class ResidentEngine:
     def _prepare(self, key: Key) -> None:
         """Run a step of dummy rows and make its graph."""
         parcel = self._parcels.take()
-        self._write(parcel, [self._place(np.zeros(0, np.int32), key[0])], [])
+        self._write(parcel, self._places.changes(NOTHING, key[0]), [])
         for _ in range(2):
             self._graphs.run(key, lambda: self._decode(*key))
         parcel.done.record()
@@ -191,7 +190,8 @@ class ResidentEngine:
         layout = lay_out(rows, np.zeros(min(draws or self.slots.count, tokens + decodes), np.int64), self._tile)
         parcel = self._parcels.take()
         columns = self._write(parcel, [], layout.columns)
-        self._draw(self._logits(columns, decodes), columns[-1], filtered=filtered)
+        logits, slot = self._logits(columns, decodes), columns[-1]
+        self._draw(logits, slot, self._kernels.sampling_columns(self._arena.columns, slot), filtered=filtered)
         parcel.done.record()
         parcel.done.synchronize()
         self._parcels.give(parcel)
@@ -227,19 +227,22 @@ class ResidentEngine:
         parcel = self._parcels.take()
         prompts = len(rows.slot) - rows.decodes
         pairs = self._changes(plan, rows, prompts)
-        sampled = np.concatenate((np.flatnonzero(rows.sample), np.arange(prompts, len(rows.slot))))
-        slot = rows.slot[sampled]
+        mixed = prompts > 0 or len(copies[0]) > 0
+        slot, sampled = rows.slot, NOTHING
+        if mixed:
+            sampled = np.concatenate((np.flatnonzero(rows.sample), np.arange(prompts, len(slot))))
+            slot = slot[sampled]
         self.slots.last[slot] = DRAWN
         same = plan.decode is None and plan.admit is None and not prompts and not self.slots.biased.rows
         wishes = self._wishes if same and self._wishes is not None else wishes_of(self.slots, slot)
         self._wishes = None if prompts else wishes
         scoring = None
-        if prompts or len(copies[0]):
+        if mixed:
             token, asked, scoring = self._mixed(parcel, rows, sampled, wishes, pairs, copies)
         else:
             token, asked = self._decoding(parcel, rows, wishes, pairs)
         if len(slot):
-            parcel.download(token[: len(slot)])
+            parcel.download(token, len(slot))
         parcel.done.record()
         assert self._results is not None  # `start` comes first
         self._results.put(
@@ -270,20 +273,12 @@ class ResidentEngine:
                 slots.note(slot, part, start)
         return pairs
 
-    def _place(self, slot: I32, size: int) -> I32:
-        """Pairs that make the first `size` rows of a decode step those of `slot` and dummies."""
-        wanted = np.full(size, self._arena.dummy, np.int32)
-        wanted[: len(slot)] = slot
-        changed = np.flatnonzero(wanted != self._rows[:size])
-        self._rows[changed] = wanted[changed]
-        return self._arena.column("rows", changed, wanted[changed])
-
     def _write(self, parcel: Parcel, pairs: list[I32], columns: Sequence[I32]) -> list[Tensor]:
         """Send everything up at once and apply the changes; gives the columns on the device."""
         began = time.monotonic()
-        changes = joined(pairs)
         there: list[Tensor] = []
-        if changes.size or columns:
+        if pairs or columns:
+            changes = joined(pairs)
             words, *there = parcel.upload([changes, *columns])
             if changes.size:
                 self._kernels.write_words(self._arena.words, words)
@@ -296,8 +291,7 @@ class ResidentEngine:
     def _decoding(self, parcel: Parcel, rows: Rows, wishes: Wishes, pairs: list[I32]) -> tuple[Tensor, Asked | None]:
         """A step of decode rows only: from its graph, but for sampling that few rows ask for."""
         size = self._graphs.padded(len(rows.slot)) if len(rows.slot) else 0
-        pairs.append(self._place(rows.slot, size))
-        there = self._write(parcel, pairs, [*wishes.columns, *wishes.bias])
+        there = self._write(parcel, pairs + self._places.changes(rows.slot, size), [*wishes.columns, *wishes.bias])
         if not size:
             return self._arena.rows[:0], None
         out = self._graphs.run((size, wishes.mode), lambda: self._decode(size, wishes.mode))
@@ -310,10 +304,11 @@ class ResidentEngine:
         """The launches of a decode step of `size` rows: their tokens, or their logits when they are sampled separately."""
         slot = self._arena.rows[:size]
         token, position = torch.empty(2, size, dtype=torch.int32, device=self._device)
-        self._kernels.begin_rows(self._arena.columns, slot, token, position)
+        begin = self._kernels.begin_rows if mode == SEPARATE else self._kernels.start_rows
+        columns = begin(self._arena.columns, slot, token, position)
         tiles = slot.new_empty(0, 2)
         logits = self._forward(token, slot, position, tiles, None, size)
-        return logits if mode == SEPARATE else self._draw(logits, slot, filtered=mode == FILTERED)
+        return logits if columns is None else self._draw(logits, slot, columns, filtered=mode == FILTERED)
 
     def _mixed(
         self, parcel: Parcel, rows: Rows, sampled: np.ndarray, wishes: Wishes, pairs: list[I32], copies: tuple[I32, I32]
@@ -324,12 +319,12 @@ class ResidentEngine:
         asked = rows.scored
         scored = [] if asked is None else [asked.index.astype(np.int32), asked.token, asked.pool_index.astype(np.int32)]
         there = self._write(parcel, pairs, [*copies, *columns, *wishes.columns, *wishes.bias, *scored])
-        source, target = there[0].long(), there[1].long()
-        if len(source):
+        if len(copies[0]):
+            source, target = there[0].long(), there[1].long()
             self._kernels.copy_blocks(self.cache.k, source, target)
             self._kernels.copy_blocks(self.cache.v, source, target)
         if layout is None:
-            return source, None, None
+            return there[0], None, None
         drawn = there[7]
         x = self._hidden_of(there[2:8], rows.decodes)
         scoring = None if asked is None else self._score(parcel, x, asked, there[-3:])
@@ -366,20 +361,14 @@ class ResidentEngine:
 
     # Sampling
 
-    def _batch(self, slot: Tensor, filtered: bool) -> SamplingBatch:
-        temperature, top_p, min_p, top_k, seed, position = self._kernels.sampling_columns(self._arena.columns, slot)
-        return SamplingBatch(
-            temperature=temperature, top_p=top_p, min_p=min_p, top_k=top_k, seed=seed, position=position,
-            random=[0], filtered=[0] if filtered else [],
-        )  # fmt: skip
-
-    def _draw(self, logits: Tensor, slot: Tensor, filtered: bool) -> Tensor:
-        out = self._kernels.sample(logits, self._batch(slot, filtered))
+    def _draw(self, logits: Tensor, slot: Tensor, columns: tuple[Tensor, ...], filtered: bool) -> Tensor:
+        out = self._kernels.sample(logits, _batch(columns, filtered))
         return self._kernels.finish_rows(self._arena.columns, slot, out.token, out.finite)
 
     def _sample(self, parcel: Parcel, logits: Tensor, slot: Tensor, wishes: Wishes, there: list[Tensor]) -> tuple[Tensor, Asked | None]:
         """Sample with everything the rows wish for; `there`: the wishes' columns on the device."""
-        batch = replace(self._batch(slot, wishes.filtered), logprob_rows=wishes.logprob_rows, logprob_counts=wishes.logprob_counts)
+        batch = _batch(self._kernels.sampling_columns(self._arena.columns, slot), wishes.filtered)
+        batch = replace(batch, logprob_rows=wishes.logprob_rows, logprob_counts=wishes.logprob_counts)
         own = len(wishes.columns)
         if wishes.penal:
             row, owner, factors = there[:own]
@@ -392,6 +381,15 @@ class ResidentEngine:
         if wishes.bias:
             self.slots.biased.sampled(there[own:], token)
         return token, _ask(parcel, out, wishes)
+
+
+def _batch(columns: tuple[Tensor, ...], filtered: bool) -> SamplingBatch:
+    """Of rows with these sampling columns, all of them drawn as the device reads the columns."""
+    temperature, top_p, min_p, top_k, seed, position = columns
+    return SamplingBatch(
+        temperature=temperature, top_p=top_p, min_p=min_p, top_k=top_k, seed=seed, position=position,
+        random=[0], filtered=[0] if filtered else [],
+    )  # fmt: skip
 
 
 def _ask(parcel: Parcel, out: Sampled, wishes: Wishes) -> Asked | None:

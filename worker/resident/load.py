@@ -9,7 +9,7 @@ import torch
 import triton
 
 from kernels.backend import Kernels
-from kernels.launch import instead
+from kernels.launch import instead, settle_keys
 from worker.args import WorkerArgs
 from worker.compilers import Compilers
 from worker.decoder import Decoder
@@ -39,6 +39,7 @@ def make_resident(
     torch.cuda.synchronize(device)  # the weights were made on the default stream
     torch.cuda.set_stream(torch.cuda.Stream(device))
     share = args.gpu_memory_utilization
+    settle_keys()
 
     def measured(tokens: int) -> Budget:
         with instead(lambda *launch: None):

@@ -60,9 +60,9 @@ class Parcel:
         there = self.up[: ends[-1]].to(self._device, non_blocking=True)
         return [there[begin : begin + part.size].view(part.shape) for begin, part in zip(begins, parts, strict=True)]
 
-    def download(self, token: Tensor) -> None:
-        """Ask for the tokens; they are in `down` once `done` has passed."""
-        self.down[: len(token)].copy_(token, non_blocking=True)
+    def download(self, token: Tensor, count: int) -> None:
+        """Ask for the first `count` tokens; they are in `down` once `done` has passed."""
+        self.down[:count].copy_(token if token.shape[0] == count else token[:count], non_blocking=True)
 
     def fetch(self, what: str, parts: list[Tensor]) -> list[Tensor]:
         """The same tensors on the host, of 4 or 8 bytes a number; filled once `done` has passed, and valid until the parcel is used again.

@@ -4,7 +4,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -134,9 +134,7 @@ class Reader:
             queued=step.queued,
         )
         self._deliver(result)
-        self.totals = replace(
-            self.totals.with_step(step.prefill_tokens, step.decode_tokens, seconds), gap_seconds=self.totals.gap_seconds + gap
-        )  # fmt: skip
+        self.totals = self.totals.with_step(step.prefill_tokens, step.decode_tokens, seconds, gap)
         if self._trace is not None:
             self._trace.finished(_work(step), step.applying, parcel.sending, step.launched, times, seen)
         if self._previous is not None:

@@ -18,7 +18,7 @@ from triton.backends.compiler import GPUTarget
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from checkpoint.errors import CheckpointError
-from kernels.launch import instead
+from kernels.launch import instead, settle_keys
 from transport.lifetime import PR_SET_PDEATHSIG, read_arguments, set_up_logging
 from worker.args import WorkerArgs
 from worker.compilers import BEGUN
@@ -96,6 +96,7 @@ def rehearsed(args: WorkerArgs) -> tuple[list[Compilation], int]:
     found = load_shape(args, META)
     engine = trial_engine(found.decoder, found.kernels, args, found.kv_dtype, META, found.positions, args.max_step_tokens)
     launches = Launches()
+    settle_keys()
     with instead(launches.note):
         engine.begin()
         first = len(launches.kinds)

@@ -1,0 +1,3 @@
+"""The version that is served."""
+
+VERSION = "0.1.0"
