@@ -256,14 +256,10 @@ class Engine:
                 self._end(request, counter)
 
     def _fail(self, request: Request, problem: Problem) -> None:
-        index = self._known(request) - request.prompt_len
+        session = None if request.slot == WAITING else self.session
+        index = (request.tokens.size if session is None else int(session.slots.length[request.slot])) - request.prompt_len
         self._out.append((self._args.tokenizers[request.tokenizer], failure(request.key, index, problem, FINISH_ERROR)))
         self._end(request, "errors")
-
-    def _known(self, request: Request) -> int:
-        if self.session is None or request.slot == WAITING:
-            return request.tokens.size
-        return int(self.session.slots.length[request.slot])
 
     def _end(self, request: Request, counter: str) -> None:
         """The one way out of a live key."""
