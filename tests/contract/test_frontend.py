@@ -114,6 +114,22 @@ def test_a_chat_stream_with_usage(ready: Pair) -> None:
     assert all(chunk["usage"] is None for chunk in chunks)
 
 
+@pytest.mark.parametrize("path", [CHAT_PATH, TEXT_PATH])
+def test_a_stream_with_usage_in_every_chunk(ready: Pair, path: str) -> None:
+    body = {"prompt": "A"} if path == TEXT_PATH else CHAT
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    *chunks, last, done = ready[0].stream(path, {**body, "n": 2, "stream_options": options})
+    assert done == "[DONE]"
+    assert last["choices"] == []
+    assert last["usage"] == {"prompt_tokens": 5, "completion_tokens": 4, "total_tokens": 9, "prompt_tokens_details": {"cached_tokens": 0}}
+    counts = [chunk["usage"]["completion_tokens"] for chunk in chunks]
+    assert counts == sorted(counts)
+    assert all(chunk["usage"] == {"prompt_tokens": 5, "completion_tokens": n, "total_tokens": 5 + n} for chunk, n in zip(chunks, counts, strict=True))
+    assert all(len(chunk["choices"]) == 1 for chunk in chunks)
+    if path == TEXT_PATH:
+        assert "".join(chunk["choices"][0]["text"] for chunk in chunks if chunk["choices"][0]["index"] == 1) == "Hello world"
+
+
 def test_completions_with_many_prompts_are_indexed(ready: Pair) -> None:
     frontend, peers = ready
     status, _, answer = frontend.post(TEXT_PATH, {"prompt": ["B", "A"], "n": 2, "echo": True})
