@@ -18,15 +18,22 @@ class PromptTokensDetails(msgspec.Struct):
 
 
 class Usage(msgspec.Struct):
+    """`prompt_tokens_details` is known at the end."""
+
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
-    prompt_tokens_details: PromptTokensDetails
+    prompt_tokens_details: PromptTokensDetails | msgspec.UnsetType = msgspec.UNSET
 
 
 def usage(run: Run) -> Usage:
     prompt, completion = run.prompt_tokens, run.completion_tokens
     return Usage(prompt, completion, prompt + completion, PromptTokensDetails(run.cached_tokens))
+
+
+def usage_so_far(run: Run) -> Usage:
+    """Of all choices, while they run."""
+    return Usage(run.prompt_tokens, run.generated_tokens, run.prompt_tokens + run.generated_tokens)
 
 
 class Piece(msgspec.Struct):

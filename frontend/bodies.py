@@ -26,6 +26,12 @@ _INTEGERS = (
 )  # fmt: skip
 _FIELD = re.compile(r" - at `\$\.(\w+)(.*)`$")
 _TOKEN = re.compile(r"[0-9]{1,10}", re.ASCII)
+_HALF = re.compile(
+    rb"(?<!\\)(?:\\\\)*\\u(?:d[89ab][0-9a-f]{2}(?!\\ud[c-f][0-9a-f]{2})|(?<!\\ud[89ab][0-9a-f]{2}\\u)d[c-f][0-9a-f]{2})", re.IGNORECASE
+)
+"""A \\u escape of a surrogate that is not one of a pair."""
+_LOOK_BYTES = 1 << 20
+"""So much of a bad body is looked through for what is wrong with it."""
 _MISSING = re.compile(r"missing required field `(\w+)`")
 
 
@@ -49,10 +55,18 @@ def _json_object(body: bytes) -> dict[str, Any]:
     except RecursionError as error:
         raise invalid("The request body is nested too deeply.", code="invalid_json") from error
     except (msgspec.DecodeError, UnicodeError) as error:
-        raise invalid(f"The request body is not valid JSON: {error}.", code="invalid_json") from error
+        raise invalid(_not_json(body, str(error)), code="invalid_json") from error
     if not isinstance(value, dict):
         raise invalid("The request body must be a JSON object.", code="invalid_json")
     return value
+
+
+def _not_json(body: bytes, text: str) -> str:
+    if not body.strip():
+        return "The request body is empty; it must be a JSON object."
+    if ("surrogate" in text or "truncated" in text) and (found := _HALF.search(body, 0, _LOOK_BYTES)):
+        return f"The request body is not valid JSON: the escape before byte {found.end()} is half of a surrogate pair, which is no character."
+    return f"The request body is not valid JSON: {text}."
 
 
 def _integer(name: str, value: Any) -> Any:

@@ -4,11 +4,13 @@ import time
 from collections.abc import Callable
 
 from frontend.errors import ApiError
-from messages.cluster import DEAD, DEFAULT, READY, STARTING, ClusterState, ProcessState
+from messages.cluster import DEAD, DEFAULT, LOADING, READY, STALLED, STARTING, STOPPING, ClusterState, ProcessState
 from messages.text import Problem
 
 SILENCE_SECONDS = 3.0
 RETRY_SECONDS = 2.0
+SCHEDULER, WORKER = "scheduler", "worker"
+"""The name of a process, and how the names of others begin."""
 
 
 class ClusterView:
@@ -17,7 +19,7 @@ class ClusterView:
     def __init__(self, tokenizers: list[str], clock: Callable[[], float] = time.monotonic) -> None:
         self._names = tokenizers
         self._clock = clock
-        self._heard: float | None = None
+        self._heard = 0.0
         self._next = 0
         self.state: ClusterState | None = None
         self.started = False
@@ -27,6 +29,9 @@ class ClusterView:
         self.state = state
         self._heard = self._clock()
         self.started = self.started or state.ready
+
+    def _silence(self) -> float:
+        return self._clock() - self._heard
 
     @property
     def processes(self) -> list[ProcessState]:
@@ -40,9 +45,9 @@ class ClusterView:
         """Why requests cannot be served now, or None when they can."""
         if self.stopping:
             return "the server is shutting down"
-        if self.state is None or self._heard is None:
+        if self.state is None:
             return "starting: waiting for the supervisor"
-        silence = self._clock() - self._heard
+        silence = self._silence()
         if silence > SILENCE_SECONDS:
             return f"the supervisor has not been heard from for {silence:.0f} s"
         if not self.state.ready:
@@ -51,9 +56,20 @@ class ClusterView:
             return "no tokenizer process is ready"
         return None
 
+    def refusal(self) -> str | None:
+        """Why requests are not taken now, or None. When a cluster that has served lacks no more than its worker they wait in the scheduler's line."""
+        reason = self.reason()
+        return None if reason is not None and self.started and self._lacks_only_worker() else reason
+
+    def _lacks_only_worker(self) -> bool:
+        state = self.state
+        if self.stopping or state is None or state.phase == STOPPING or self._silence() > SILENCE_SECONDS or not self._ready_tokenizers():
+            return False
+        return all(process.phase == READY or _is_worker(process) or _waits_for_worker(process) for process in state.processes)
+
     def require_ready(self) -> None:
-        """Raises ApiError 503 with the phase and the progress."""
-        if reason := self.reason():
+        """Raises ApiError 503 with the phase and the progress when requests are not taken."""
+        if reason := self.refusal():
             raise ApiError(503, "not_ready", f"Not ready: {reason}.", retry_after=RETRY_SECONDS)
 
     def _ready_tokenizers(self) -> list[ProcessState]:
@@ -86,6 +102,15 @@ class ClusterView:
             if isinstance(value, (int, float)):
                 return int(value)
         return None
+
+
+def _is_worker(process: ProcessState) -> bool:
+    return process.name.startswith(WORKER)
+
+
+def _waits_for_worker(process: ProcessState) -> bool:
+    """The scheduler, alive, but without a worker that answers."""
+    return process.name == SCHEDULER and process.phase in (LOADING, STALLED)
 
 
 def _progress(state: ClusterState) -> str:

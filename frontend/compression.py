@@ -7,15 +7,16 @@ from frontend.errors import ApiError, invalid, too_large
 IDENTITY = "identity"
 _GZIP, _ZLIB, _RAW = 31, 15, -15
 _ZLIB_METHOD = 8
-_ENCODINGS = (IDENTITY, "gzip", "deflate")
+_ENCODINGS = {"": IDENTITY, IDENTITY: IDENTITY, "gzip": "gzip", "x-gzip": "gzip", "deflate": "deflate"}
+"""By their names; x-gzip is another one of gzip (RFC 9110, 8.4.1.3)."""
 
 
 def content_encoding(headers: list[str]) -> str:
     """The one encoding that these Content-Encoding headers name, identity without any. Raises ApiError 415 for what is not decoded here."""
-    name = ", ".join(headers).strip().lower() or IDENTITY
+    name = ", ".join(headers).strip().lower()
     if name not in _ENCODINGS:
         raise ApiError(415, "unsupported_encoding", f"Content-Encoding {name[:64]!r} is not supported; use gzip, deflate or none.")
-    return name
+    return _ENCODINGS[name]
 
 
 def inflate(body: bytes, encoding: str, limit: int) -> bytes:

@@ -38,14 +38,23 @@ class Core:
             raise ApiError(404, "model_not_found", f"The model {name[:128]!r} does not exist; this server has {self.args.model_name!r}.", "model")
 
 
-async def read_body(core: Core, request: web.Request) -> bytes:
-    """The whole body, decoded. Raises ApiError: 413 above the limit (as sent and as decoded), 408 when the client sends it too slowly, 415 for an
-    encoding that is not known and 400 for a body that does not decode."""
-    limit, seconds = core.args.body_limit, core.args.body_seconds
+def check_head(request: web.Request, limit: int) -> str:
+    """The Content-Encoding of a body that may be read. Raises ApiError: 413 above `limit` bytes, 415 and 400 for encodings that are not decoded."""
     encoding = content_encoding(request.headers.getall("Content-Encoding", []))
+    transfer = ", ".join(request.headers.getall("Transfer-Encoding", [])).strip().lower()
+    if transfer not in ("", "chunked"):
+        raise invalid(f"Transfer-Encoding {transfer[:64]!r} is not supported; use chunked or none.", code="unsupported_encoding")
     length = request.content_length
     if length is not None and length > limit:
         raise too_large(limit)
+    return encoding
+
+
+async def read_body(core: Core, request: web.Request) -> bytes:
+    """The whole body, decoded. Raises ApiError: what `check_head` does, 413 for a body that turns out to be too long, as sent or as decoded, 408 when
+    the client sends it too slowly and 400 for one that does not decode."""
+    limit, seconds = core.args.body_limit, core.args.body_seconds
+    encoding = check_head(request, limit)
     try:
         async with asyncio.timeout(seconds):
             body = await request.read()

@@ -15,7 +15,7 @@ from frontend.core import Core
 from frontend.middleware import REQUEST_ID
 from frontend.record import RECORD
 from frontend.register import Entry
-from frontend.schema import GenerationRequest
+from frontend.schema import GenerationRequest, StreamOptions
 from frontend.sse import EventStream
 from messages.request import Generate, Prompt
 from messages.sampling import Constraints, SamplingParams, StopRules
@@ -58,7 +58,7 @@ async def answer(core: Core, http: web.Request, job: Job, shapes: Answer) -> web
             run.generate(_message(core, job, prompt, caller.tenant))
         if job.request.stream:
             choices = len(job.prompts) * job.request.n
-            return await EventStream(core.args.model_name, http, entry, shapes, choices, job.request.with_usage).send()
+            return await EventStream(core.args.model_name, http, entry, shapes, choices, job.request.stream_options or StreamOptions()).send()
         return await _whole(core, job, shapes, entry)
     finally:
         run.close()
@@ -82,6 +82,7 @@ def _message(core: Core, job: Job, prompt: Prompt, tenant: str) -> Generate:
         constraints=job.constraints,
         truncate=request.truncate_prompt_tokens,
         with_ids=request.return_token_ids,
+        score_first=not request.stream,
     )
 
 
@@ -96,6 +97,8 @@ async def _whole(core: Core, job: Job, shapes: Answer, entry: Entry) -> web.Resp
             texts[index].append(event.text)
             pieces[index].extend(event)
     choices = []
+    for index, piece in enumerate(pieces):
+        piece.prompt = piece.prompt or pieces[index - index % job.request.n].prompt  # they are computed for the first choice alone
     for index, (piece, parts) in enumerate(zip(pieces, texts, strict=True)):
         piece.text = "".join(parts)
         choices.append(msgspec.Raw(msgspec.json.encode(shapes.whole(index, piece))))

@@ -111,5 +111,5 @@ class Boundary:
             refusal = ApiError(405, "method_not_allowed", f"Method {request.method} is not allowed on {path}; use {allowed}.")
             return error_response(refusal, {"Allow": allowed})
         if error.status == 404:
-            return error_response(ApiError(404, "not_found", f"There is nothing at {path}."))
+            return error_response(ApiError(404, "not_found", f"There is nothing at {path or request.method}; /docs says what there is."))
         return error_response(ApiError(error.status, None, f"{error.reason}."))

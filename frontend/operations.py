@@ -25,7 +25,10 @@ GENERATES = (429, 499)
 
 
 class Chunk(msgspec.Struct):
-    """One event of a completions stream; `usage` only where it was asked for, and null in all but the last of them, which has no choices."""
+    """One event of a completions stream.
+
+    `usage` only where it was asked for: in the last event, which has no choices; in the others it is null, or what was used so far.
+    """
 
     id: str
     object: str

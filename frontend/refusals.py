@@ -46,6 +46,7 @@ _LABELS: dict[str, Neutral] = {"user": _text, "safety_identifier": _text, "promp
 _COMMON: dict[str, Neutral] = {
     **_LABELS,
     "store": _only(False),
+    "prompt_cache_retention": _only("in_memory", "in-memory"),
     "service_tier": _only("auto", "default"),
     "response_format": _only({"type": "text"}),
     "length_penalty": _only(1),

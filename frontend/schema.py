@@ -29,11 +29,11 @@ Messages = Annotated[list[dict[str, Any]], msgspec.Meta(min_length=1)]
 
 
 class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
-    """`include_obfuscation` and `continuous_usage_stats` are accepted at false only."""
+    """`include_obfuscation` is accepted at false only; `continuous_usage_stats` (usage so far in every chunk) needs `include_usage`."""
 
-    include_usage: bool = False
-    include_obfuscation: bool = False
-    continuous_usage_stats: bool = False
+    include_usage: bool | None = False
+    include_obfuscation: bool | None = False
+    continuous_usage_stats: bool | None = False
 
 
 class GenerationRequest(msgspec.Struct, kw_only=True):
@@ -71,11 +71,6 @@ class GenerationRequest(msgspec.Struct, kw_only=True):
     return_token_ids: bool = False
     cache_salt: Annotated[str, msgspec.Meta(min_length=1, max_length=256)] | None = None
 
-    @property
-    def with_usage(self) -> bool:
-        """The stream ends with a chunk of usage."""
-        return self.stream_options is not None and self.stream_options.include_usage
-
     def check_stream_options(self) -> None:
         """Raises ApiError 400 for options without a stream and for those that are not honoured."""
         options = self.stream_options
@@ -83,9 +78,10 @@ class GenerationRequest(msgspec.Struct, kw_only=True):
             return
         if not self.stream:
             raise invalid("stream_options needs stream to be true.", "stream_options")
-        if options.include_obfuscation or options.continuous_usage_stats:
-            message = "stream_options: include_obfuscation and continuous_usage_stats are not supported; leave them out."
-            raise invalid(message, "stream_options", "unsupported_parameter")
+        if options.include_obfuscation:
+            raise invalid("stream_options: include_obfuscation is not supported; leave it out.", "stream_options", "unsupported_parameter")
+        if options.continuous_usage_stats and not options.include_usage:
+            raise invalid("stream_options: continuous_usage_stats needs include_usage to be true.", "stream_options")
 
     def check(self, max_tokens: int | None) -> None:
         """What no single field shows. Raises ApiError 400."""

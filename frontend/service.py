@@ -1,14 +1,16 @@
 """The aiohttp application: which handler answers which path."""
 
+import contextlib
 from collections.abc import Awaitable, Callable
 
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 
 from frontend import catalogue, health, reference
 from frontend.chat import chat_completions
 from frontend.completions import completions
-from frontend.core import Core
+from frontend.core import Core, check_head
 from frontend.embeddings import embeddings
+from frontend.errors import ApiError
 from frontend.explain import cancel_request, list_requests, show_request
 from frontend.middleware import Boundary, Handler
 from frontend.tokens import detokenize, tokenize
@@ -41,12 +43,30 @@ def make_app(core: Core) -> web.Application:
     routes.add_get("/v1/requests", _plain(core, list_requests))
     routes.add_get("/v1/requests/{id:.+}", _plain(core, show_request))
     routes.add_delete("/v1/requests/{id:.+}", _plain(core, cancel_request))
-    routes.add_post("/tokenize", _when_ready(core, tokenize))
-    routes.add_post("/detokenize", _when_ready(core, detokenize))
-    routes.add_post("/v1/chat/completions", _when_ready(core, chat_completions))
-    routes.add_post("/v1/completions", _when_ready(core, completions))
-    routes.add_post("/v1/embeddings", _when_ready(core, embeddings))
+    expect = _expect(core)
+    routes.add_post("/tokenize", _when_ready(core, tokenize), expect_handler=expect)
+    routes.add_post("/detokenize", _when_ready(core, detokenize), expect_handler=expect)
+    routes.add_post("/v1/chat/completions", _when_ready(core, chat_completions), expect_handler=expect)
+    routes.add_post("/v1/completions", _when_ready(core, completions), expect_handler=expect)
+    routes.add_post("/v1/embeddings", _when_ready(core, embeddings), expect_handler=expect)
     return app
+
+
+def _expect(core: Core) -> Callable[[web.Request], Awaitable[None]]:
+    """Answers `Expect: 100-continue`. A body that will be refused by its headers (a key, a length) is not asked for: the handler says why."""
+
+    async def handle(request: web.Request) -> None:
+        if request.version != HttpVersion11:
+            return
+        if request.headers["Expect"].lower() != "100-continue":
+            raise web.HTTPExpectationFailed
+        with contextlib.suppress(ApiError):
+            core.access.caller(request.headers)
+            check_head(request, core.args.body_limit)
+            await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            request.writer.output_size = 0
+
+    return handle
 
 
 def _plain(core: Core, endpoint: Endpoint) -> Handler:

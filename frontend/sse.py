@@ -10,10 +10,11 @@ from collections.abc import Iterable
 import msgspec
 from aiohttp import web
 
-from frontend.answers import Answer, Piece, usage
+from frontend.answers import Answer, Piece, usage, usage_so_far
 from frontend.errors import ApiError
 from frontend.record import RECORD
 from frontend.register import Entry
+from frontend.schema import StreamOptions
 from frontend.streams import Event
 
 STREAM_HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
@@ -26,17 +27,17 @@ _MARK = "\ue000"
 class EventStream:
     """The answer to one request with `choices` sequences. The parts of its chunks that never change are encoded once."""
 
-    def __init__(self, model: str, http: web.Request, entry: Entry, shapes: Answer, choices: int, with_usage: bool) -> None:
+    def __init__(self, model: str, http: web.Request, entry: Entry, shapes: Answer, choices: int, options: StreamOptions) -> None:
         self._http = http
         self._run = entry.run
         self._shapes = shapes
         self._choices = choices
-        self._with_usage = with_usage
+        self._options = options
         head = {"id": entry.id, "object": shapes.chunk_object, "created": entry.created, "model": model}
         self._head = b"data: " + msgspec.json.encode(head)[:-1] + b',"choices":['
-        self._tail = b'],"usage":null}\n\n' if with_usage else b"]}\n\n"
+        self._tail = b'],"usage":null}\n\n' if options.include_usage else b"]}\n\n"
         self._encode = msgspec.json.Encoder().encode
-        self._around = [self._frame(index) for index in range(choices)]
+        self._around = [] if options.continuous_usage_stats else [self._frame(index) for index in range(choices)]
 
     async def send(self) -> web.StreamResponse:
         """To the end of the request. Raises ApiError when it is refused before anything was sent."""
@@ -71,11 +72,12 @@ class EventStream:
         encode, around = self._encode, self._around
         parts: list[bytes] = []
         for index, event in self._run.taken():
-            if isinstance(event, str):
+            if around and isinstance(event, str):
                 before, after = around[index]
                 parts += (before, encode(event), after)
             else:
-                parts.append(self._event(self._shapes.chunk(index, Piece.of(event))))
+                piece = Piece(event, []) if isinstance(event, str) else Piece.of(event)
+                parts.append(self._event(self._shapes.chunk(index, piece)))
         self._output.write(b"".join(parts))
         return True
 
@@ -85,10 +87,12 @@ class EventStream:
         return before, after
 
     def _event(self, choice: msgspec.Struct) -> bytes:
+        if self._options.continuous_usage_stats:
+            return self._head + self._encode(choice) + b'],"usage":' + self._encode(usage_so_far(self._run)) + b"}\n\n"
         return self._head + self._encode(choice) + self._tail
 
     def _last(self) -> bytes:
-        if not self._with_usage:
+        if not self._options.include_usage:
             return _DONE
         return self._head + b'],"usage":' + self._encode(usage(self._run)) + b"}\n\n" + _DONE
 

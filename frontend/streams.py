@@ -113,6 +113,11 @@ class Run:
         return sum(group.cached_tokens for group in self.groups)
 
     @property
+    def generated_tokens(self) -> int:
+        """So far; `completion_tokens` is of the sequences that have ended."""
+        return sum(sequence.tokens for group in self.groups for sequence in group.sequences)
+
+    @property
     def done(self) -> bool:
         """Every sequence has ended well and everything has been taken."""
         return not self.live and not self._events and self.problem is None

@@ -17,7 +17,7 @@ from checkpoint.shapes import SHAPES
 from launcher.errors import LauncherError
 from launcher.floor import Floor
 from launcher.new_file import new_file
-from launcher.options import add_formats, device, number, whole
+from launcher.options import add_formats, check_formats, device, number, whole
 from launcher.pair import Order, Pair, Record
 from launcher.sizes import sizes_from
 from messages.sampling import SamplingParams
@@ -175,6 +175,7 @@ def read_shape(args: argparse.Namespace) -> ModelConfig:
 def engine_arguments(args: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
     """Of the scheduler and of the worker."""
     sizes = sizes_from(args)
+    check_formats(args)
     scheduler = {
         "max_context": args.max_context, "chunk_tokens": sizes.chunk_tokens, "run_ahead": sizes.run_ahead, "prefix_cache": False,
     }  # fmt: skip

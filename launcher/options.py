@@ -5,6 +5,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from launcher.errors import LauncherError
+
 
 def whole(low: int, high: int) -> Callable[[str], int]:
     """An argparse type: a whole number from `low` to `high`."""
@@ -51,6 +53,16 @@ def add_formats(add: Callable[..., Any]) -> None:
         help="number format of keys and values; fp8 takes half of bfloat16 (auto: that of the arithmetic)",
     )  # fmt: skip
     add("--weights", choices=["auto", "fp8"], default="auto", help="fp8: quantise the matrices of the layers at the start; on Ada, Hopper and newer")
+
+
+def check_formats(args: argparse.Namespace) -> None:
+    """Raises LauncherError for formats that the device cannot compute in, as far as that is known without looking at it."""
+    if args.weights != "fp8":
+        return
+    if args.device == "cpu":
+        raise LauncherError("--weights fp8 needs a GPU (--device cuda); on a CPU a quantised GGUF file is what is fast", 2)
+    if args.dtype == "float32":
+        raise LauncherError("--weights fp8 computes in bfloat16: leave out --dtype float32, or --weights", 2)
 
 
 def printable(text: str) -> str:

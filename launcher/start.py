@@ -22,6 +22,7 @@ from launcher.display import Event, PipeAudience, TerminalAudience, status_key
 from launcher.errors import APP_ROOT, LauncherError
 from launcher.machine import cores
 from launcher.new_file import new_file
+from launcher.options import check_formats
 from launcher.progress import StatusLine
 from launcher.rundir import LOG, ClusterInfo, RunDir, belongs_to_cluster
 from launcher.security import security_from
@@ -53,6 +54,7 @@ def run(args: argparse.Namespace) -> int:
 def options_from(args: argparse.Namespace) -> ClusterOptions:
     """Checked options; fetches the model when it is a catalogue name. Raises LauncherError."""
     sizes = sizes_from(args)
+    check_formats(args)
     template = args.chat_template
     if template is not None and not Path(template).is_file():
         raise LauncherError(f"--chat-template: there is no file {template}", 2)
@@ -161,6 +163,7 @@ def serve(options: ClusterOptions, run_dir: RunDir, report_fd: int = -1) -> int:
     finally:
         if code != 0:
             run_dir.keep_log(options.port)
+        run_dir.keep_poison(options.port)
         run_dir.remove()
         audience.close()
     return code

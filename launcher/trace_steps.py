@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 
 from launcher.errors import LauncherError
-from messages.trace import DECODE, LAUNCH, MIXED, PLAN, PREFILL, RESULT, Event
+from messages.trace import CUT, DECODE, ENDS, LAUNCH, MIXED, PLAN, PREFILL, RESULT, Event
 
 Span = tuple[float, float]
 """Begin and end in microseconds."""
@@ -32,12 +32,17 @@ class Step:
 
 @dataclass
 class TraceSteps:
-    """`steps` whose computation is in the trace, in order. `damaged` lines could not be read: the last one, say, of a process that was killed."""
+    """`steps` whose computation is in the trace, in order. `damaged` lines could not be read: the last one, say, of a process that was killed.
+
+    `whole`: it has its end; else the cluster was killed, still runs, or could write no more. `cut`: processes that could not write all of theirs.
+    """
 
     path: str
     events: int = 0
     damaged: int = 0
     processes: list[str] = field(default_factory=list)
+    cut: list[str] = field(default_factory=list)
+    whole: bool = False
     steps: list[Step] = field(default_factory=list)
 
 
@@ -70,6 +75,10 @@ def _take(text: bytes, decoder: "msgspec.json.Decoder[Event]", found: TraceSteps
     found.events += 1
     if event.name == "process_name":
         found.processes.append(str(event.args.get("name", "")))
+    elif event.name == CUT:
+        found.cut.append(str(event.args.get("name", "")))
+    elif event.name == ENDS:
+        found.whole = True
     if event.ph == "X" and event.dur is not None and event.bind_id and event.args.keys() >= {"session", "step"}:
         key = int(event.args["session"]), int(event.args["step"])
         _note(steps.setdefault(key, Step(*key)), event, (event.ts, event.ts + event.dur))

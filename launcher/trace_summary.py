@@ -44,7 +44,8 @@ def summary(trace: TraceSteps, rows: int | None) -> dict[str, Any]:
     most = max(step.decode_rows for step in steps)
     wanted = rows or max(1, most)
     return {
-        "file": trace.path, "events": trace.events, "damaged_lines": trace.damaged, "processes": trace.processes, "steps": len(steps),
+        "file": trace.path, "events": trace.events, "damaged_lines": trace.damaged, "has_end": trace.whole, "cut": trace.cut,
+        "processes": trace.processes, "steps": len(steps),
         "seconds": round((end - begin) / 1e6, 6), "busy_share": _share(sum(step.seconds for step in steps), end - begin), "most_rows": most,
         "device": {kind: _times([step.seconds for step in found]) for kind, found in kinds.items() if found},
         "idle": {"rows": 1} | idle(steps, 1), "idle_wide": {"rows": wanted} | idle(steps, wanted), "stages": stages(steps),
@@ -93,6 +94,10 @@ def text(report: dict[str, Any]) -> str:
     lines = [f"{report['file']}: {report['steps']:,} steps in {report['seconds']:.3f} s, by {', '.join(report['processes'])}"]
     if report["damaged_lines"]:
         lines.append(f"{report['damaged_lines']} lines could not be read")
+    if report["cut"]:
+        lines.append(f"cut: {', '.join(report['cut'])} could not write all of it (the log of the cluster says why), so later steps are missing")
+    if not report["has_end"]:
+        lines.append("without an end: the cluster was killed, still runs, or could not write it, so the last steps may be missing")
     lines += [f"the device computed for {report['busy_share']:.1%} of the time from the first step to the last", "", _row("on the device", "steps")]
     lines += [_row(kind, f"{times['count']:,}", times) for kind, times in report["device"].items()]
     lines += ["", _row("idle between decode steps", "pairs") + "   share"]

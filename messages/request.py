@@ -36,7 +36,7 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True, tag="generate"):
 
     `stop.max_tokens` 0 generates nothing: the prompt alone is computed, for its logprobs. `truncate` keeps the last so many tokens of the prompt
     (-1: as many as fit with what is to be generated). `with_ids` asks for the token ids of prompt and answer. `pooling`
-    asks for an embedding of the prompt, and `stop.max_tokens` is 0 then.
+    asks for an embedding of the prompt, and `stop.max_tokens` is 0 then. `score_first`: logprobs of the prompt are of the first key alone.
 
     The tokenizer answers with `messages.text.Started` then deltas and one `Ended` per key, or with one `Ended` per key at once.
     """
@@ -56,6 +56,7 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True, tag="generate"):
     truncate: Annotated[int, msgspec.Meta(ge=-1, le=2**31 - 1)] | None = None
     with_ids: bool = False
     pooling: Pooling = ""
+    score_first: bool = False
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel"):

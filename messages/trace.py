@@ -17,6 +17,8 @@ DELIVER = "deliver"
 """From the moment the host sees the end of a step until its result is sent."""
 DECODE, PREFILL, MIXED = "decode", "prefill", "mixed"
 """Names of the spans of a step on the device: decode rows only, prompt chunks only, both."""
+BEGINS, ENDS, CUT = "trace begins", "trace ends", "trace cut"
+"""Names of instants: the first and the last event of a whole file, and the last one of a process that could not write all of its."""
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from messages.key import Key
 from messages.request import Generate
 from messages.text import TokenLogprob
 from messages.tokens import PromptScores
@@ -50,10 +51,10 @@ class Extras:
         return found
 
 
-def extras_of(request: Generate, prompt: list[int], pieces: Pieces) -> Extras | None:
+def extras_of(request: Generate, key: Key, prompt: list[int], pieces: Pieces) -> Extras | None:
     """Of one choice; None when nothing of it was asked for."""
     least, silent = request.constraints.min_tokens if request.constraints else 0, request.stop.max_tokens == 0
-    scored = request.sampling.prompt_logprobs >= 0
+    scored = request.sampling.prompt_logprobs >= 0 and not (request.score_first and key != request.keys[0])
     if not (least or silent or scored or request.with_ids or request.pooling):
         return None
     return Extras(

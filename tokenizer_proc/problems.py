@@ -48,10 +48,10 @@ def bad_word(word: str, most: int) -> Problem:
     return Problem(status=400, code="invalid_bad_words", message=message, param="bad_words")
 
 
-def too_many_logprobs(tokens: int, alternatives: int, choices: int, most: int) -> Problem:
+def too_many_logprobs(param: str, tokens: int, alternatives: int, choices: int, most: int) -> Problem:
     times = f", {choices} times," if choices > 1 else ""
     message = f"Logprobs of a prompt of {tokens} tokens{times} with {alternatives} alternatives each are more than {most} values; ask for fewer."
-    return Problem(status=400, code="too_many_logprobs", message=message, param="logprobs")
+    return Problem(status=400, code="too_many_logprobs", message=message, param=param)
 
 
 def bad_stop(sentence: str) -> Problem:

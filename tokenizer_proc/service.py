@@ -6,7 +6,7 @@ from typing import Protocol
 
 import msgspec
 
-from messages.admit import Abort, Admit
+from messages.admit import Abort
 from messages.cluster import ClusterState
 from messages.explain import Explain, Explained
 from messages.key import Key
@@ -14,6 +14,7 @@ from messages.request import Cancel, Detokenize, FromFrontend, Generate, Tokeniz
 from messages.text import Detokenized, Ended, Problem, Started, Tokenized
 from messages.tokens import FINISH_ERROR, FromScheduler, PromptScores, Refused, Tokens
 from tokenizer_proc import problems
+from tokenizer_proc.admission import Encoded, admits
 from tokenizer_proc.cluster_view import SCHEDULER, ClusterView
 from tokenizer_proc.detokenizer import Detokenizer, decode
 from tokenizer_proc.errors import RequestError
@@ -45,16 +46,6 @@ class _Preparation:
 
     frontend: str
     keys: set[Key]
-
-
-@dataclass(frozen=True)
-class _Encoded:
-    """A prompt ready to be admitted: its `ids`, also as a `column`, its text where it is to be echoed, the bad words as tokens."""
-
-    ids: list[int]
-    column: bytes
-    echo: str
-    banned: list[list[int]]
 
 
 @dataclass
@@ -180,7 +171,7 @@ class Service:
         found = next(beyond, None)
         return None if found is None else problems.unknown_token(*found, size)
 
-    def _encode(self, request: Generate, context: int) -> _Encoded:
+    def _encode(self, request: Generate, context: int) -> Encoded:
         keep = request.truncate
         if keep == FIT:
             keep = max(1, context - max(1, request.stop.max_tokens or 1))
@@ -188,11 +179,12 @@ class Service:
         wanted = request.sampling.prompt_logprobs
         choices = len(request.keys)
         if choices * len(ids) * (wanted + 1) > MAX_PROMPT_LOGPROBS:
-            raise RequestError(problems.too_many_logprobs(len(ids), wanted, choices, MAX_PROMPT_LOGPROBS))
+            param = "logprobs" if request.echo and request.sampling.logprobs == wanted else "prompt_logprobs"
+            raise RequestError(problems.too_many_logprobs(param, len(ids), wanted, choices, MAX_PROMPT_LOGPROBS))
         prompt = request.prompt if keep is None else TokenPrompt(ids)
         echo = self.encoder.echo(prompt, ids, request.skip_special_tokens) if request.echo else ""
         banned = self.encoder.forbidden(request.constraints.bad_words) if request.constraints else []
-        return _Encoded(ids, pack_i32(ids), echo, banned)
+        return Encoded(ids, pack_i32(ids), echo, banned)
 
     def _finish_preparation(self, request: Generate, preparation: _Preparation) -> list[Key]:
         """The keys still wanted, in order."""
@@ -201,30 +193,17 @@ class Service:
             del self._preparing[key]
         return wanted
 
-    def _admit(self, request: Generate, preparation: _Preparation, encoded: _Encoded) -> None:
+    def _admit(self, request: Generate, preparation: _Preparation, encoded: Encoded) -> None:
         keys = self._finish_preparation(request, preparation)
         if not keys:
             return
-        silent = request.stop.max_tokens == 0
-        seed_of = dict(zip(request.keys, request.seeds, strict=True))
         vocabulary = self.encoder.vocabulary
         rules = end_rules(request, vocabulary.end_ids, vocabulary.special_ids)
-        admit = Admit(
-            tokenizer=self.name,
-            keys=keys,
-            seeds=[seed_of[key] for key in keys],
-            prompt=encoded.column,
-            sampling=request.sampling,
-            end_ids=rules.end_ids,
-            max_tokens=1 if silent else request.stop.max_tokens,
-            priority=request.priority,
-            tenant=request.tenant,
-            cache_salt=request.cache_salt,
-            constraints=request.constraints,
-            banned=encoded.banned,
-            pooling=request.pooling,
-        )
-        if self.cluster.context is None or not self.scheduler(admit):
+        parts = admits(self.name, request, keys, encoded, rules.end_ids)
+        sent = [self.cluster.context is not None and self.scheduler(part) for part in parts]
+        if not all(sent):
+            if any(sent):
+                self.scheduler(Abort(keys))
             self._refuse(request.frontend, keys, problems.not_ready() if self.cluster.context is None else problems.overloaded())
             return
         ids = encoded.ids
@@ -237,7 +216,7 @@ class Service:
                 StopMatcher(request.stop.strings, request.stop.include_stop_string),
                 rules.reasons,
                 prefix=encoded.echo,
-                extras=extras_of(request, ids, vocabulary.pieces),
+                extras=extras_of(request, key, ids, vocabulary.pieces),
             )
             self.sequences.add(sequence)
         self.frontends[request.frontend](Started(request.keys[0], len(ids)))

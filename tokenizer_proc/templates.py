@@ -14,6 +14,7 @@ from tokenizer_proc.template_environment import TemplateEnvironment, TemplateTim
 
 MAX_RENDER_SECONDS = 5.0
 MAX_RENDERED_CHARACTERS = 64 << 20
+DEVELOPER, SYSTEM = "developer", "system"
 
 # What a template can run into on messages it was not written for, besides its own refusals.
 _FAULTS = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError, MemoryError)
@@ -25,6 +26,7 @@ class ChatTemplate:
     def __init__(self, text: str, names: dict[str, str], seconds: float = MAX_RENDER_SECONDS, characters: int = MAX_RENDERED_CHARACTERS) -> None:
         """`names`: special tokens by role, as the template sees them. `seconds` and `characters` bound one rendering."""
         self._environment = TemplateEnvironment()
+        self._knows_developer = DEVELOPER in text
         self._names = names
         self._seconds = seconds
         self._characters = characters
@@ -36,7 +38,12 @@ class ChatTemplate:
             raise VocabularyError("the chat template is nested too deeply") from error
 
     def render(self, messages: list[dict[str, Any]], add_generation_prompt: bool) -> str:
-        """Prompt text. Raises RequestError (400) with the template's own sentence when it refuses these messages."""
+        """Prompt text. A template that does not know the role `developer`, OpenAI's newer word for `system`, gets that.
+
+        Raises RequestError (400) with the template's own sentence when it refuses these messages.
+        """
+        if not self._knows_developer:
+            messages = [message | {"role": SYSTEM} if message["role"] == DEVELOPER else message for message in messages]
         self._environment.start_clock(self._seconds)
         try:
             return self._collect({"messages": messages, "add_generation_prompt": add_generation_prompt, "tools": None, "documents": None})

@@ -1,16 +1,18 @@
 """A process's part of a trace. To note something costs half a microsecond or a little more; a thread of its own makes events of it and writes
 them. Nothing that goes wrong with the file may disturb the process: then tracing ends, and that is all."""
 
+import contextlib
 import logging
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import msgspec
 
-from messages.trace import Event, Value
+from messages.trace import CUT, Event, Value
 from transport.lifetime import ProcessArgs
 from transport.trace_file import LIMIT_BYTES, TraceEnded, TraceFile
 
@@ -54,6 +56,7 @@ class Trace:
 
     def __init__(self, path: str, name: str, limit: int = LIMIT_BYTES) -> None:
         self._path = path
+        self._name = name
         self._limit = limit
         self._pid = os.getpid()
         self._noted: deque[Event | Span | tuple[Any, ...]] = deque()
@@ -110,7 +113,15 @@ class Trace:
         except TraceEnded as error:
             self._end(str(error))
         finally:
+            if not self._on:
+                self._say_cut(file)
             file.close()
+
+    def _say_cut(self, file: TraceFile) -> None:
+        """In the file, for who reads it later; past its limit, if need be."""
+        event = Event(name=CUT, ph="i", s="p", pid=self._pid, tid=self._pid, ts=time.monotonic() * 1e6, args={"name": self._name})
+        with contextlib.suppress(OSError):
+            file.append_whole(self._encode(event) + b",\n")
 
     def _flush(self, file: TraceFile) -> None:
         for _ in range(1 + len(self._noted) // CHUNK):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from messages.trace import Event
+from messages.trace import BEGINS, ENDS, Event
 
 LIMIT_BYTES = 256 << 20
 """The longest a trace may get: browsers show no more."""
@@ -21,13 +21,13 @@ class TraceEnded(Exception):
 def begin(path: str) -> None:
     """Make the file, for its owner only. Raises OSError, also when there is one already."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(b"[\n" + msgspec.json.encode(_mark("trace begins", unix_seconds=time.time())) + b",\n")
+        file.write(b"[\n" + msgspec.json.encode(_mark(BEGINS, unix_seconds=time.time())) + b",\n")
 
 
 def finish(path: str) -> None:
     """Close the array, when all processes have ended. Raises OSError."""
     with contextlib.closing(TraceFile(path)) as file:
-        file.append_whole(msgspec.json.encode(_mark("trace ends")) + b"\n]\n")
+        file.append_whole(msgspec.json.encode(_mark(ENDS)) + b"\n]\n")
 
 
 def _mark(name: str, **values: float) -> Event:

@@ -1,14 +1,12 @@
 """litellm, unmodified, against a cluster on a fixture whose answers are known: chat, streams, text completions, logprobs, n, embeddings, errors.
 
-usage, from the root of the repository: python -m tests.clients.litellm_calls PATH/TO/python (of an environment that has litellm)
+usage, from the root of the repository: python -m tests.clients.litellm_calls
 """
 
 import subprocess
 import sys
-import tempfile
-from pathlib import Path
 
-from tests.support.cluster import ROOT, running_cluster
+from tests.clients.tools import environment, program, served
 
 CALLS = r"""
 import sys
@@ -47,12 +45,11 @@ print("litellm", "ok")
 
 
 def main() -> int:
-    with tempfile.TemporaryDirectory(prefix="pw-") as name:
-        subprocess.run([sys.executable, str(ROOT / "tests" / "fixtures" / "make_fixtures.py"), name], check=True, capture_output=True)
-        with running_cluster(Path(name) / "chain-byte") as cluster:
-            environment = {"PATH": "/usr/bin:/bin", "HOME": name, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
-            command = [sys.argv[1], "-c", CALLS, cluster.url, cluster.model]
-            return subprocess.run(command, env=environment, cwd=name, timeout=300, check=False).returncode
+    python = program("litellm", "python")
+    with served("chain-byte") as (cluster, folder):
+        command = [str(python), "-c", CALLS, cluster.url, cluster.model]
+        seen = environment(folder, LITELLM_LOCAL_MODEL_COST_MAP="True")
+        return subprocess.run(command, env=seen, cwd=folder, timeout=300, check=False).returncode
 
 
 if __name__ == "__main__":

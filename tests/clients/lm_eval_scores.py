@@ -1,16 +1,15 @@
 """lm-eval against a whole cluster: the log-likelihoods of a small task are those it gets from transformers, within 1e-2.
 
-usage, from the root of the repository: python -m tests.clients.lm_eval_scores PATH/TO/lm_eval (of an environment that has transformers and torch too)
+usage, from the root of the repository: python -m tests.clients.lm_eval_scores
 """
 
 import json
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
-from tests.support.cluster import ROOT, running_cluster
+from tests.clients.tools import environment, program, served
 
 TOLERANCE = 1e-2
 QUESTIONS = [
@@ -32,13 +31,13 @@ TASK = {
 }
 
 
-def run(program: str, folder: Path, name: str, model: str, arguments: str) -> list[tuple[str, float, bool]]:
+def run(lm_eval: Path, folder: Path, name: str, model: str, arguments: str) -> list[tuple[str, float, bool]]:
     """Question, log-likelihood and whether it is what greedy decoding gives, for every choice of every question."""
     out = folder / name
-    command = [program, "--model", model, "--model_args", arguments, "--tasks", "small", "--include_path", str(folder), "--log_samples"]
+    command = [str(lm_eval), "--model", model, "--model_args", arguments, "--tasks", "small", "--include_path", str(folder), "--log_samples"]
     command += ["--output_path", str(out), "--batch_size", "1", "--device", "cpu"]
-    environment = {"PATH": "/usr/bin:/bin", "HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "hf"), "HOME": str(folder), "OPENAI_API_KEY": "none"}
-    done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, timeout=900, check=False)
+    seen = environment(folder, HF_HUB_OFFLINE="1", HF_HOME=str(folder / "hf"), OPENAI_API_KEY="none")
+    done = subprocess.run(command, env=seen, cwd=folder, capture_output=True, text=True, timeout=900, check=False)
     if done.returncode:
         raise SystemExit(f"lm_eval --model {model} failed:\n{done.stderr[-4000:]}")
     (file,) = out.rglob("samples_small_*.jsonl")
@@ -51,18 +50,15 @@ def run(program: str, folder: Path, name: str, model: str, arguments: str) -> li
 
 
 def main() -> int:
-    with tempfile.TemporaryDirectory(prefix="pw-") as name:
-        folder = Path(name)
-        subprocess.run([sys.executable, str(ROOT / "tests" / "fixtures" / "make_fixtures.py"), name], check=True, capture_output=True)
+    lm_eval = program("lm_eval", "lm_eval")
+    with served("rand-byte", "--dtype", "float32") as (cluster, folder):
         (folder / "questions.jsonl").write_text("".join(json.dumps(question) + "\n" for question in QUESTIONS))
         task = TASK | {"dataset_kwargs": {"data_files": {"test": str(folder / "questions.jsonl")}}}
         (folder / "small.yaml").write_text(json.dumps(task))  # JSON is YAML
         model = folder / "rand-byte"
-        expected = run(sys.argv[1], folder, "transformers", "hf", f"pretrained={model},dtype=float32,add_bos_token=True")
-        with running_cluster(model, "--dtype", "float32") as cluster:
-            where = f"model={cluster.model},base_url={cluster.url}/v1/completions"
-            served = f"{where},tokenizer={model},num_concurrent=4,max_retries=1,add_bos_token=True"
-            found = run(sys.argv[1], folder, "served", "local-completions", served)
+        expected = run(lm_eval, folder, "transformers", "hf", f"pretrained={model},dtype=float32,add_bos_token=True")
+        where = f"model={cluster.model},base_url={cluster.url}/v1/completions"
+        found = run(lm_eval, folder, "served", "local-completions", f"{where},tokenizer={model},num_concurrent=4,max_retries=1,add_bos_token=True")
     wrong = 0
     for (question, likelihood, greedy), (_, other, other_greedy) in zip(expected, found, strict=True):
         same = abs(likelihood - other) <= TOLERANCE and greedy == other_greedy

@@ -68,6 +68,18 @@ def test_a_silent_supervisor_is_not_ready(run_dir: Path) -> None:
         frontend.wait(200)
 
 
+def test_requests_are_taken_while_the_worker_is_started_again(run_dir: Path) -> None:
+    with running(run_dir) as (frontend, peers):
+        peers.state = LOADING_STATE
+        frontend.wait(503)
+        health = json.loads(frontend.get("/health/ready")[2])
+        assert "loading weights (43%)" in health["reason"]
+        assert (health["accepting"], health["steps"]["running"], health["steps"]["waiting"]) == (True, 3, 2)
+        assert frontend.post(CHAT_PATH, CHAT)[0] == 200
+        assert frontend.get("/v1/models")[0] == 200
+        assert frontend.get("/health/startup")[0] == 200
+
+
 def test_chat(ready: Pair) -> None:
     frontend, peers = ready
     status, _, answer = frontend.post(CHAT_PATH, {**CHAT, "model": MODEL, "temperature": 0, "seed": 7, "max_tokens": 9, "stop": "x", "n": 2})
@@ -100,6 +112,22 @@ def test_a_chat_stream_with_usage(ready: Pair) -> None:
     assert last["choices"] == []
     assert last["usage"]["completion_tokens"] == 4
     assert all(chunk["usage"] is None for chunk in chunks)
+
+
+@pytest.mark.parametrize("path", [CHAT_PATH, TEXT_PATH])
+def test_a_stream_with_usage_in_every_chunk(ready: Pair, path: str) -> None:
+    body = {"prompt": "A"} if path == TEXT_PATH else CHAT
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    *chunks, last, done = ready[0].stream(path, {**body, "n": 2, "stream_options": options})
+    assert done == "[DONE]"
+    assert last["choices"] == []
+    assert last["usage"] == {"prompt_tokens": 5, "completion_tokens": 4, "total_tokens": 9, "prompt_tokens_details": {"cached_tokens": 0}}
+    counts = [chunk["usage"]["completion_tokens"] for chunk in chunks]
+    assert counts == sorted(counts)
+    assert all(chunk["usage"] == {"prompt_tokens": 5, "completion_tokens": n, "total_tokens": 5 + n} for chunk, n in zip(chunks, counts, strict=True))
+    assert all(len(chunk["choices"]) == 1 for chunk in chunks)
+    if path == TEXT_PATH:
+        assert "".join(chunk["choices"][0]["text"] for chunk in chunks if chunk["choices"][0]["index"] == 1) == "Hello world"
 
 
 def test_completions_with_many_prompts_are_indexed(ready: Pair) -> None:

@@ -1,12 +1,14 @@
 """The frontend process and bytes that are not quite HTTP, encoded bodies, and what its log says of them."""
 
 import gzip
+import http.client
 import json
 import socket
 import tempfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -53,6 +55,7 @@ BAD_HTTP = {
     "two lengths": (POST + b"Content-Length: 2\r\nContent-Length: 3\r\n\r\n{}", 400),
     "bad length": (POST + b"Content-Length: x\r\n\r\n{}", 400),
     "chunk size": (POST + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n{}\r\n0\r\n\r\n", 400),
+    "transfer encoding": (POST + b"Transfer-Encoding: gzip, chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n", 400),
     "expect": (POST + b"Expect: cookies\r\nContent-Length: 0\r\n\r\n", 417),
     "expect nowhere": (b"POST /nowhere HTTP/1.1\r\nHost: x\r\nExpect: cookies\r\nContent-Length: 0\r\n\r\n", 417),
 }
@@ -104,6 +107,48 @@ def test_bodies_that_do_not_decode_are_refused(ready: Pair, path: str, encoding:
     assert "Traceback" not in frontend.log()
 
 
+HEAD = b"POST /v1/chat/completions HTTP/%b\r\nHost: x\r\nExpect: 100-Continue\r\n"
+
+
+@pytest.mark.parametrize(
+    ("more", "status"), [(b"Content-Length: 99999999", 413), (b"Content-Length: 2\r\nContent-Encoding: br", 415)], ids=["too large", "encoding"]
+)
+def test_a_body_that_will_be_refused_is_not_asked_for(ready: Pair, more: bytes, status: int) -> None:
+    """The first thing said is the refusal, no `100 Continue`."""
+    assert raw(ready[0], HEAD % b"1.1" + more + b"\r\n\r\n")[0] == status
+
+
+@pytest.mark.parametrize("version", [b"1.1", b"1.0"])
+def test_a_body_that_is_expected_is_asked_for(ready: Pair, version: bytes) -> None:
+    body = json.dumps(CHAT).encode()
+    with socket.create_connection(("127.0.0.1", ready[0].port), timeout=10) as connection:
+        connection.sendall(HEAD % version + b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body))
+        if version == b"1.1":
+            assert connection.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        connection.sendall(body)
+        with connection.makefile("rb") as answer:
+            assert answer.readline().startswith(b"HTTP/%b 200 " % version)
+
+
+def test_one_connection_serves_on_after_errors_and_when_requests_come_ahead_of_answers(ready: Pair) -> None:
+    """Nine requests in one write: the answers come in their order, the connection stays."""
+    chat = json.dumps(CHAT).encode()
+    sent = [
+        (CHAT_PATH, chat, 200), (CHAT_PATH, b'{"x":', 400), (CHAT_PATH, json.dumps({**CHAT, "stream": True}).encode(), 200), ("/nowhere", chat, 404),
+        ("/v1/models", b"", 405), (CHAT_PATH, b"", 400), (CHAT_PATH, chat[:-1] + b', "what": 1}', 400), ("/tokenize", b'{"prompt": "A"}', 200),
+        (CHAT_PATH, chat, 200),
+    ]  # fmt: skip
+    parts = [b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (path.encode(), len(body), body) for path, body, _ in sent]
+    with socket.create_connection(("127.0.0.1", ready[0].port), timeout=10) as connection:
+        connection.sendall(b"".join(parts))
+        unread: Any = SimpleNamespace(makefile=lambda mode: connection.makefile(mode, 0))  # takes no byte of the next answer
+        for path, _, status in sent:
+            answer = http.client.HTTPResponse(unread)
+            answer.begin()
+            assert (path, answer.status) == (path, status)
+            assert answer.read()
+
+
 def test_a_body_of_unknown_length_is_limited_too(ready: Pair) -> None:
     with socket.create_connection(("127.0.0.1", ready[0].port), timeout=TIMEOUT) as connection:
         connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
@@ -142,6 +187,16 @@ def test_stream_options_without_a_stream_are_refused(ready: Pair, path: str) -> 
         got, _, answer = ready[0].post(path, {**body, "stream": False, "stream_options": options})
         assert got == status
         assert status == 200 or answer["error"]["param"] == "stream_options"
+
+
+@pytest.mark.parametrize("path", ["/chat/completions", "/v1/chat/completions/", "//v1/models", "/v1/../version", "/v1/chat%2Fcompletions", "/v1"])
+@pytest.mark.parametrize("method", ["GET", "POST", "HEAD", "OPTIONS"])
+def test_other_paths_are_404(ready: Pair, method: str, path: str) -> None:
+    status, headers, body = ready[0].call(method, path, b"{}")
+    assert (status, headers["content-type"]) == (404, "application/json")
+    if method != "HEAD":
+        error = json.loads(body)["error"]
+        assert (error["code"], error["message"]) == ("not_found", f"There is nothing at {path}; /docs says what there is.")
 
 
 def test_probes_are_not_in_the_log(ready: Pair) -> None:

@@ -126,7 +126,16 @@ async def test_refusals(rand: Cluster, fields: dict[str, Any], param: str) -> No
 
 async def test_the_openai_client(rand: Cluster) -> None:
     """It asks for base64 by itself and decodes it."""
+    _, tokens = await ask(rand, "/tokenize", prompt="Hello world")
+    same: list[Any] = [["Hello world", "a"], "Hello world", tokens["tokens"], [tokens["tokens"], IDS[:5]]]
+    expected = (await embed(rand, "Hello world"))[0]
     async with openai.AsyncOpenAI(base_url=f"{rand.url}/v1", api_key="none", max_retries=0, timeout=60) as client:
-        answer = await client.embeddings.create(model=rand.model, input=["Hello world", "a"])
-    assert len(answer.data) == 2
-    np.testing.assert_allclose(answer.data[0].embedding, (await embed(rand, "Hello world"))[0], atol=1e-6)
+        for given in same:
+            answer = await client.embeddings.create(model=rand.model, input=given)
+            np.testing.assert_allclose(answer.data[0].embedding, expected, atol=1e-6)
+            assert len(answer.data) == (2 if isinstance(given[0], list) or given == same[0] else 1)
+        answer = await client.embeddings.create(model=rand.model, input="Hello world", encoding_format="float")
+        np.testing.assert_allclose(answer.data[0].embedding, expected, atol=1e-6)
+        with pytest.raises(openai.BadRequestError) as refused:
+            await client.embeddings.create(model=rand.model, input="Hello world", dimensions=8)
+        assert refused.value.param == "dimensions"

@@ -113,7 +113,14 @@ async def test_token_ids(chain: Cluster) -> None:
 
 
 async def test_prompt_logprobs(dice: Cluster) -> None:
-    answer = await complete(dice, prompt=[BOS, A, 200, D], max_tokens=1, temperature=0, prompt_logprobs=2, n=2)
+    """They are computed once and stand in every choice; `max_tokens` 0 and `echo` ask for them too."""
+    answer = await complete(dice, prompt=[BOS, A, 200, D], max_tokens=1, temperature=0, prompt_logprobs=2, n=3)
+    assert len(answer["choices"]) == 3
+    scored = await complete(dice, prompt=[[BOS, A, 200, D], [BOS, B]], max_tokens=0, echo=True, logprobs=2, n=2)
+    tokens = [choice["logprobs"]["tokens"] for choice in scored["choices"]]
+    assert tokens == [tokens[0]] * 2 + [tokens[2]] * 2
+    assert (tokens[0][1], len(tokens[0]), len(tokens[2])) == ("a", 4, 2)
+    assert scored["usage"]["completion_tokens"] == 0
     for choice in answer["choices"]:
         first, *rest = choice["prompt_logprobs"]
         assert first is None

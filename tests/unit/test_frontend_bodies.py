@@ -48,6 +48,34 @@ def test_bad_json_is_a_400(body: bytes) -> None:
     assert caught.value.status == 400
 
 
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"", "The request body is empty; it must be a JSON object."),
+        (b" \n", "The request body is empty; it must be a JSON object."),
+        (
+            rb'{"prompt": "\ud83d"}',
+            "The request body is not valid JSON: the escape before byte 18 is half of a surrogate pair, which is no character.",
+        ),
+        (
+            rb'{"prompt": "\\\uDC00"}',
+            "The request body is not valid JSON: the escape before byte 20 is half of a surrogate pair, which is no character.",
+        ),
+        (
+            rb'{"a": "\ud83e\udee0\udee0"}',
+            "The request body is not valid JSON: the escape before byte 25 is half of a surrogate pair, which is no character.",
+        ),
+        (rb'{"prompt": "\\ud83d', "The request body is not valid JSON: Input data was truncated."),
+        (rb'{"prompt": "\ud83e\udee0', "The request body is not valid JSON: Input data was truncated."),
+    ],
+    ids=repr,
+)
+def test_what_is_wrong_with_bad_json_is_said(body: bytes, said: str) -> None:
+    with pytest.raises(ApiError) as caught:
+        bodies.decode(body, CompletionRequest, refusals.COMPLETION)
+    assert (caught.value.status, caught.value.code, caught.value.message) == (400, "invalid_json", said)
+
+
 def test_a_proper_pair_of_surrogates_and_nul_are_text() -> None:
     request = bodies.decode(b'{"prompt": "\\ud83e\\udee0\\u0000"}', CompletionRequest, refusals.COMPLETION)
     assert request.prompt == "🫠\0"
@@ -144,6 +172,7 @@ def test_wrong_values_name_their_field(field: str, value: Any) -> None:
         ("user", "somebody"),
         ("metadata", {"a": "b"}),
         ("store", False),
+        ("prompt_cache_retention", "in_memory"),
         ("service_tier", "auto"),
         ("min_tokens", 0),
         ("length_penalty", 1.0),
@@ -161,6 +190,7 @@ def test_neutral_values_are_accepted(field: str, value: Any) -> None:
         ("tool_choice", "required"),
         ("store", True),
         ("store", 0),
+        ("prompt_cache_retention", "24h"),
         ("reasoning_effort", "high"),
         ("user", 5),
     ],
@@ -255,11 +285,14 @@ def test_stream_options_need_a_stream(options: dict[str, Any]) -> None:
     chat(stream_options=None).check_stream_options()
 
 
-@pytest.mark.parametrize("name", ["include_obfuscation", "continuous_usage_stats"])
-def test_stream_options_that_are_not_honoured(name: str) -> None:
-    chat(stream=True, stream_options={name: False}).check_stream_options()
-    with pytest.raises(ApiError, match=name):
-        chat(stream=True, stream_options={name: True}).check_stream_options()
+@pytest.mark.parametrize(
+    "options", [{"include_obfuscation": True}, {"continuous_usage_stats": True}, {"include_usage": True, "include_obfuscation": True}], ids=str
+)
+def test_stream_options_that_are_not_honoured(options: dict[str, bool]) -> None:
+    for taken in (dict.fromkeys(options, False), dict.fromkeys(options), {"include_usage": True, "continuous_usage_stats": True}):
+        chat(stream=True, stream_options=taken).check_stream_options()
+    with pytest.raises(ApiError, match=list(options)[-1]):
+        chat(stream=True, stream_options=options).check_stream_options()
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,47 @@ def test_started_stays_true() -> None:
     assert "worker0 is stalled" in (view.reason() or "")
 
 
+@pytest.mark.parametrize(
+    ("processes", "phase", "taken"),
+    [
+        ([process("worker0", DEAD)], DEAD, True),
+        ([process("worker0", STARTING), process("scheduler", READY)], STARTING, True),
+        ([process("worker0", LOADING), process("scheduler", LOADING)], LOADING, True),
+        ([process("worker0", READY), process("scheduler", STALLED)], STALLED, True),
+        ([process("worker0", DEAD), process("scheduler", STARTING)], DEAD, False),
+        ([process("worker0", DEAD), process("scheduler", DEAD)], DEAD, False),
+        ([process("worker0", DEAD), process("tokenizer1", DEAD)], DEAD, False),
+        ([process("worker0", STOPPING)], STOPPING, False),
+    ],
+)
+def test_requests_wait_for_a_worker_that_is_started_again(processes: list[ProcessState], phase: str, taken: bool) -> None:
+    view = ClusterView(["tokenizer0"])
+    down = state(process("tokenizer0"), *processes, ready=False, phase=phase, reason="worker0 died")
+    view.update(down)
+    assert view.refusal() == view.reason() != None, "at the first start they are refused"  # noqa: E711
+    view.update(state(process("tokenizer0")))
+    assert view.refusal() is None
+    view.update(down)
+    assert "worker0 died" in (view.reason() or ""), "the cluster is not ready all the same"
+    assert (view.refusal() is None) == taken
+
+
+def test_requests_do_not_wait_when_nothing_is_known_or_the_end_has_come() -> None:
+    clock = Clock()
+    view = ClusterView(["tokenizer0"], clock)
+    view.update(state(process("tokenizer0")))
+    view.update(state(process("tokenizer0"), process("worker0", DEAD), ready=False, phase=DEAD))
+    assert view.refusal() is None
+    clock.now += 3.5
+    assert "not been heard" in (view.refusal() or "")
+    clock.now -= 3.5
+    view.stopping = True
+    assert view.refusal() == "the server is shutting down"
+    view.stopping = False
+    view.update(state(process("worker0", DEAD), ready=False, phase=DEAD))
+    assert view.refusal() is not None, "there is no tokenizer either"
+
+
 def test_the_reason_says_everything_once() -> None:
     silent = ProcessState(name="worker0", incarnation=1, pid=1, phase=STALLED, detail="not heard from for 12.4 s")
     idle = ProcessState(name="scheduler", incarnation=1, pid=1, phase=STARTING)

@@ -17,7 +17,8 @@ def bare(text: bytes) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("headers", "encoding"), [([], "identity"), ([""], "identity"), (["identity"], "identity"), (["GZip "], "gzip"), (["deflate"], "deflate")]
+    ("headers", "encoding"),
+    [([], "identity"), ([""], "identity"), (["identity"], "identity"), (["GZip "], "gzip"), (["x-gzip"], "gzip"), (["deflate"], "deflate")],
 )
 def test_known_encodings(headers: list[str], encoding: str) -> None:
     assert content_encoding(headers) == encoding

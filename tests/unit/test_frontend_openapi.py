@@ -30,6 +30,9 @@ def test_every_route_is_described_and_nothing_else() -> None:
     assert len(set(names)) == len(names)
 
 
+LEAST: dict[str, Any] = {"prompt": "A", "messages": [{"role": "user", "content": "A"}], "input": "A", "tokens": [1]}
+
+
 def references(value: Any) -> set[str]:
     if isinstance(value, dict):
         own = {value["$ref"]} if "$ref" in value else set()
@@ -50,7 +53,7 @@ def test_the_fields_are_those_that_are_known(operation: Operation) -> None:
     schema = DOCUMENT["components"]["schemas"][operation.body.__name__]
     assert set(schema["properties"]) == {*operation.body.__struct_fields__, *operation.neutral}
     assert schema["additionalProperties"] is False
-    least = {name: {"prompt": "A", "messages": [{"role": "user", "content": "A"}], "input": "A", "tokens": [1]}[name] for name in schema["required"]}
+    least = {name: LEAST[name] for name in schema["required"]}
     plain = bodies.decode(msgspec.json.encode(least), operation.body, operation.neutral)
     for name, field in schema["properties"].items():
         if name not in least:
@@ -61,6 +64,20 @@ def test_the_fields_are_those_that_are_known(operation: Operation) -> None:
                 assert bodies.decode(msgspec.json.encode(least | {name: value}), operation.body, operation.neutral) == plain
         if "default" in field:
             assert bodies.decode(msgspec.json.encode(least | {name: field["default"]}), operation.body, operation.neutral) == plain
+
+
+@pytest.mark.parametrize("operation", POSTS, ids=lambda operation: operation.path)
+def test_what_is_not_honoured_is_refused_by_name(operation: Operation) -> None:
+    """Fields that are known at other values only, and fields of other routes and of none."""
+    assert operation.body is not None
+    least = {name: LEAST[name] for name in DOCUMENT["components"]["schemas"][operation.body.__name__]["required"]}
+    known = {*operation.neutral, *operation.body.__struct_fields__}
+    everywhere = {name for other in POSTS if other.body for name in (*other.neutral, *other.body.__struct_fields__)}
+    for name in (everywhere | {"surprise"}) - set(operation.body.__struct_fields__):
+        with pytest.raises(ApiError) as caught:
+            bodies.decode(msgspec.json.encode(least | {name: {"no": ["such"]}}), operation.body, operation.neutral)
+        assert (caught.value.status, caught.value.param) == (400, name)
+        assert caught.value.code == ("unsupported_parameter" if name in known else "unknown_parameter")
 
 
 def test_bounds_are_those_of_the_handlers() -> None:

@@ -32,7 +32,7 @@ def command(*path: str) -> argparse.ArgumentParser:
 
 
 def test_commands() -> None:
-    assert set(_choices(command())) == {"cluster", "chat", "generate", "model", "doctor", "simulate", "bench", "trace", "keys"}
+    assert set(_choices(command())) == {"cluster", "chat", "generate", "model", "doctor", "simulate", "replay", "bench", "trace", "keys"}
     assert set(_choices(command("cluster"))) == {"start", "status", "stop"}
     assert set(_choices(command("model"))) == {"list", "pull", "inspect"}
     assert set(_choices(command("bench"))) == {"serve", "chat", "frontend", "scheduler", "kernels", "offline", "single", "batch64"}
@@ -87,6 +87,8 @@ def test_values_out_of_bounds(option: str, value: str, message: str, capsys: pyt
         (["--trace", "/no/such/file"], "--trace: there is no folder /no/such"),
         (["--trace", __file__], "a trace is never written over"),
         (["--record-tokens"], "name its file with --record FILE"),
+        (["--weights", "fp8"], "--weights fp8 needs a GPU"),
+        (["--weights", "fp8", "--device", "cuda", "--dtype", "float32"], "--weights fp8 computes in bfloat16"),
     ],
 )
 def test_options_that_do_not_fit(options: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

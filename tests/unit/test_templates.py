@@ -101,6 +101,20 @@ def test_syntax_errors_stop_the_start(text: str) -> None:
         ChatTemplate(text, NAMES)
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{% for m in messages %}{{ m.role }}:{{ m.content }} {% endfor %}", "system:A user:B system:C "),
+        ("{% for m in messages %}{% if m.role == 'developer' %}#{% endif %}{{ m.content }}{% endfor %}", "#ABC"),
+    ],
+    ids=["unknown", "known"],
+)
+def test_a_developer_is_the_system_where_the_template_knows_none(text: str, said: str) -> None:
+    messages = [{"role": "developer", "content": "A"}, {"role": "user", "content": "B"}, {"role": "system", "content": "C"}]
+    assert ChatTemplate(text, NAMES).render(messages, True) == said
+    assert messages[0]["role"] == "developer"
+
+
 def test_override_stands_above_the_models_own(tmp_path: Path) -> None:
     path = tmp_path / "mine.jinja"
     path.write_text("file {{ bos_token }}")

@@ -27,6 +27,11 @@ def vocabulary(models: Path) -> Vocabulary:
     return folder_vocabulary(models / "chain-byte")
 
 
+@pytest.fixture(scope="module", params=["chain-byte", "chain-spm"])
+def either(request: pytest.FixtureRequest, models: Path) -> Vocabulary:
+    return folder_vocabulary(models / request.param)
+
+
 def sequence(
     vocabulary: Vocabulary, strings: list[str], reasons: dict[int, str | int] | None = None, include: bool = False, prefix: str = ""
 ) -> Sequence:
@@ -80,19 +85,32 @@ def generate(strings: list[str], token_ids: list[int], ignore_eos: bool = False,
     return msgspec.structs.replace(request, skip_special_tokens=skip_special_tokens)
 
 
+def stops_of(data: st.DataObject, whole: str) -> list[str]:
+    """Up to three: parts of this text, wherever tokens end in it, and others."""
+    places = st.tuples(st.integers(0, max(len(whole) - 1, 0)), st.integers(1, 6)).map(lambda place: whole[place[0] : sum(place)])
+    other = st.sampled_from(["a", " the cat", "\ufffd", "\ufffd\ufffd", "END", " st", "<|eos|>"])
+    return [stop for stop in data.draw(st.lists(places | other, max_size=3)) if stop]
+
+
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    ids=st.lists(st.integers(0, 311), min_size=1, max_size=30),
-    stop=st.sampled_from([[], ["a"], [" the cat"], ["\ufffd\ufffd"], ["END", " st"]]),
+    data=st.data(),
+    start=st.sampled_from(["", "A", "the \U0001fae0"]),
+    include=st.booleans(),
+    skip=st.booleans(),
     finish=st.sampled_from([FINISH_LENGTH, FINISH_END_TOKEN]),
 )
-def test_what_is_said_adds_up(vocabulary: Vocabulary, ids: list[int], stop: list[str], finish: int) -> None:
-    deltas, ended = play(sequence(vocabulary, stop), ids, finish)
+def test_what_is_said_adds_up(either: Vocabulary, data: st.DataObject, start: str, include: bool, skip: bool, finish: int) -> None:
+    """The streamed text is the decoded one, cut at the stop string that begins first (of several there: the shortest)."""
+    pieces, prompt = either.pieces, either.encode(start, add_special_tokens=True)
+    ids = data.draw(st.lists(st.integers(0, either.size - 1), min_size=1, max_size=30))
     shown = ids[:-1] if finish == FINISH_END_TOKEN else ids
-    whole = decode(vocabulary.pieces, shown, skip_special=True)
-    places = [at for text in stop if (at := whole.find(text)) >= 0]
-    assert "".join(delta.text for delta in deltas) + ended.text == whole[: min(places, default=len(whole))]
-    assert ended.finish == ("stop" if places or finish == FINISH_END_TOKEN else "length")
+    whole = decode(pieces, prompt + shown, skip).removeprefix(decode(pieces, prompt, skip))
+    stops = stops_of(data, whole)
+    deltas, ended = play(Sequence(1, "frontend0", Detokenizer(pieces, prompt, skip), StopMatcher(stops, include), {}), ids, finish)
+    at, length, stop = min(((at, len(text), text) for text in stops if (at := whole.find(text)) >= 0), default=(len(whole), 0, None))
+    assert "".join(delta.text for delta in deltas) + ended.text == whole[: at + length * include]
+    assert (ended.finish, ended.stop_reason) == ("stop" if stop is not None or finish == FINISH_END_TOKEN else "length", stop)
     assert sum(delta.tokens for delta in deltas) + ended.tokens == ended.completion_tokens
     logprobs = [*(entry for delta in deltas for entry in delta.logprobs), *ended.logprobs]
     assert [entry.token for entry in logprobs] == ids[: ended.completion_tokens]

@@ -12,6 +12,7 @@ from blockbuster import blockbuster_ctx
 from messages.admit import Abort, Admit
 from messages.cluster import ClusterState, ProcessState
 from messages.request import Cancel, Generate, Prompt, TextPrompt
+from messages.sampling import SamplingParams
 from messages.text import Ended, Started, Texts
 from messages.tokens import FINISH_LENGTH, RUNNING
 from tests.support.tokenizer_neighbours import generate, tokens
@@ -132,6 +133,57 @@ async def test_full_scheduler_queue(stage: Stage) -> None:
     await stage.open()
     assert stage.problems() == ["overloaded", "overloaded"]
     assert len(stage.service.sequences) == 0
+
+
+@pytest.mark.parametrize("score_first", [False, True])
+@pytest.mark.parametrize("gone", [0, 1, 2])
+async def test_a_prompt_is_scored_for_the_first_choice_alone(stage: Stage, score_first: bool, gone: int) -> None:
+    """Of choices 1 to 3, `gone` (0: none) is cancelled meanwhile."""
+    request = msgspec.structs.replace(generate(1, keys=[1, 2, 3]), sampling=SamplingParams(prompt_logprobs=2, top_k=5), score_first=score_first)
+    stage.ask(request)
+    stage.service.handle(Cancel([gone]))
+    await stage.open()
+    found = [(admit.keys, admit.seeds, admit.sampling) for admit in stage.others.to_scheduler if isinstance(admit, Admit)]
+    keys = [key for key in (1, 2, 3) if key != gone]
+    scored = keys if not score_first else [key for key in keys if key == 1]
+    rest = [key for key in keys if key not in scored]
+    parts = [(scored, request.sampling), (rest, SamplingParams(prompt_logprobs=-1, top_k=5))]
+    assert found == [(part, [key + 1000 for key in part], sampling) for part, sampling in parts if part]
+    for key in keys:
+        sequence = stage.service.sequences.get(key)
+        assert sequence is not None
+        assert (sequence.extras is not None) == (key in scored)
+
+
+async def test_what_the_scheduler_has_of_a_refused_request_is_aborted(stage: Stage) -> None:
+    """Its queue is full behind the first of two parts."""
+    taken = iter([True, False, True])
+    stage.service.scheduler = lambda message: next(taken) and stage.others.scheduler(message)
+    stage.ask(msgspec.structs.replace(generate(1, keys=[1, 2]), sampling=SamplingParams(prompt_logprobs=0), score_first=True))
+    await stage.open()
+    assert stage.problems() == ["overloaded", "overloaded"]
+    assert stage.others.to_scheduler[1:] == [Abort([1, 2])]
+    assert len(stage.service.sequences) == 0
+
+
+@pytest.mark.parametrize(
+    ("echo", "sampling", "param"),
+    [
+        (True, SamplingParams(logprobs=9, prompt_logprobs=9), "logprobs"),
+        (True, SamplingParams(logprobs=1, prompt_logprobs=9), "prompt_logprobs"),
+        (False, SamplingParams(logprobs=9, prompt_logprobs=9), "prompt_logprobs"),
+    ],
+)
+async def test_too_many_logprobs_name_the_field_that_asked(
+    stage: Stage, echo: bool, sampling: SamplingParams, param: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tokenizer_proc.service.MAX_PROMPT_LOGPROBS", 10)
+    stage.ask(msgspec.structs.replace(generate(1, echo=echo), sampling=sampling))
+    await stage.open()
+    (ended,) = stage.others.to_frontend
+    assert isinstance(ended, Ended)
+    assert ended.problem is not None
+    assert (ended.problem.code, ended.problem.param) == ("too_many_logprobs", param)
 
 
 async def test_a_fault_of_ours_fails_that_request_alone(stage: Stage) -> None:

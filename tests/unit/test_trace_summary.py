@@ -66,6 +66,22 @@ def test_figures(path: Path) -> None:
     assert sum(stages["share"] for stages in found["stages"].values()) == pytest.approx(1.0, abs=1e-4)
 
 
+def test_a_trace_that_was_cut_says_so(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The scheduler writes no more at its limit, the worker goes on, the file gets its end."""
+    path.unlink()
+    trace_file.begin(str(path))
+    scheduler, worker = Trace(str(path), "scheduler", limit=300), Trace(str(path), "worker0")
+    tracks = {"trace": worker, "scheduler": scheduler.thread("scheduler"), "worker0": worker.thread("plans"), "device": worker.device("device")}
+    scheduler.close()
+    step(tracks, 1, 8, whole=False)
+    worker.close()
+    trace_file.finish(str(path))
+    assert main(["trace", "summary", str(path), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["cut"], report["has_end"]) == (["scheduler"], True)
+    assert "cut: scheduler could not write all of it" in text(report)
+
+
 def test_rows_that_were_never_there(path: Path) -> None:
     found = summary(read_steps(path), 300)
     assert found["idle_wide"] == {"rows": 300, "share": 0.0, "count": 0}
@@ -76,7 +92,7 @@ def test_what_is_printed(path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert main(["trace", "summary", str(path), "--rows", "8"]) == 0
     out = capsys.readouterr().out
     assert "8 steps in 0.750 s, by scheduler, worker0" in out
-    assert "could not be read" not in out
+    assert "could not" not in out
     assert main(["trace", "summary", str(path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["idle_wide"]["rows"] == 256
 
@@ -100,7 +116,7 @@ def test_without_an_end_and_with_a_torn_line(path: Path) -> None:
     path.write_bytes(whole[: whole.index(b'"trace ends"')])
     found = read_steps(path)
     assert (len(found.steps), found.damaged) == (8, 1)
-    assert "1 lines could not be read" in text(summary(found, None))
+    assert "1 lines could not be read\nwithout an end: " in text(summary(found, None))
     path.write_bytes(b"[\n" + whole[len(whole) // 2 :])
     assert read_steps(path).damaged == 1
 
