@@ -11,6 +11,7 @@ from messages.cluster import DEAD, DEFAULT, READY, STALLED, STARTING, STOPPING, 
 SILENCE_SECONDS = 3.0
 RETRY_SECONDS = 2.0
 INFORMED_SECONDS = 30.0
+SCHEDULER = "scheduler"
 CONTEXT = "context"
 """The fact by which a scheduler is known: with it, it takes requests, whatever its worker does."""
 
@@ -36,7 +37,7 @@ class ClusterView:
         self._names = tokenizers
         self._frontends = frozenset(frontends)
         self._clock = clock
-        self._heard: float | None = None
+        self._heard = 0.0
         self._next = 0
         self._informed = asyncio.Event()
         self._context: int | None = None
@@ -64,6 +65,9 @@ class ClusterView:
         missing = {process.name for process in state.processes if process.phase != READY}
         return bool(missing) and missing <= self._frontends
 
+    def _silence(self) -> float:
+        return self._clock() - self._heard
+
     @property
     def processes(self) -> list[ProcessState]:
         return self.state.processes if self.state else []
@@ -76,9 +80,9 @@ class ClusterView:
         """Why requests cannot be served now, or None when they can."""
         if self.stopping:
             return "the server is shutting down"
-        if self.state is None or self._heard is None:
+        if self.state is None:
             return "starting: waiting for the supervisor"
-        silence = self._clock() - self._heard
+        silence = self._silence()
         if silence > SILENCE_SECONDS:
             return f"the supervisor has not been heard from for {silence:.0f} s"
         if not self._serves(self.state):
@@ -87,13 +91,17 @@ class ClusterView:
             return "no tokenizer process is ready"
         return None
 
-    def require_started(self) -> None:
-        """Raises ApiError 503 with the phase and the progress when no request is taken: before the cluster was ready, and when it is about to end.
+    def refusal(self) -> str | None:
+        """Why requests are not taken now, or None: before the cluster was ready once, and when it is about to end.
 
-        While a process that died starts again, requests are taken and wait.
+        While a process that died starts again they are taken, and wait for it on their way.
         """
         ending = self.stopping or (self.state is not None and self.state.stop_seconds is not None)
-        if (ending or self._silent or not self.started) and (reason := self.reason()):
+        return self.reason() if ending or self._silent or not self.started else None
+
+    def require_accepting(self) -> None:
+        """Raises ApiError 503 with the phase and the progress when requests are not taken."""
+        if reason := self.refusal():
             raise ApiError(503, "not_ready", f"Not ready: {reason}.", retry_after=RETRY_SECONDS)
 
     async def informed(self) -> None:
@@ -108,7 +116,7 @@ class ClusterView:
 
     @property
     def _silent(self) -> bool:
-        return self._heard is not None and self._clock() - self._heard > SILENCE_SECONDS
+        return self.state is not None and self._silence() > SILENCE_SECONDS
 
     def _ready_tokenizers(self) -> list[ProcessState]:
         return [process for process in self.processes if process.name in self._names and process.phase == READY]

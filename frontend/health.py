@@ -4,7 +4,7 @@ import msgspec
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from frontend.cluster import RETRY_SECONDS
+from frontend.cluster import RETRY_SECONDS, SCHEDULER
 from frontend.core import Core
 from frontend.errors import ApiError, ErrorDetail
 from frontend.version import VERSION
@@ -26,12 +26,26 @@ class ProcessHealth(msgspec.Struct):
     restarts: int
 
 
+class StepHealth(msgspec.Struct):
+    """Sequences `running` and `waiting`. The oldest step in flight has been awaited for `awaited_seconds`, and is late at `deadline_seconds`.
+
+    Both are 0 when no step is awaited, the latter also when none is ever late.
+    """
+
+    running: int
+    waiting: int
+    awaited_seconds: float
+    deadline_seconds: float
+
+
 class HealthBody(msgspec.Struct, omit_defaults=True):
-    """`error` is there on a 503, in the shape of every other error."""
+    """`accepting`: requests are taken, and wait if need be. `error` is there on a 503, in the shape of every other error."""
 
     status: str
     phase: str
     reason: str | None
+    accepting: bool
+    steps: StepHealth | None
     processes: list[ProcessHealth]
     error: ErrorDetail | None = None
 
@@ -42,7 +56,7 @@ async def live(core: Core, http: web.Request) -> web.Response:
 
 
 async def ready(core: Core, http: web.Request) -> web.Response:
-    """200 when requests are served, else 503 with the reason."""
+    """200 when requests are served: every process is ready, and no step is late. Else 503 with the reason."""
     return _health(core, core.view.reason())
 
 
@@ -53,12 +67,22 @@ async def startup(core: Core, http: web.Request) -> web.Response:
 
 def _health(core: Core, reason: str | None) -> web.Response:
     processes = [ProcessHealth(p.name, p.phase, p.detail, p.progress, p.restarts) for p in core.view.processes]
-    body = HealthBody("ok" if reason is None else "unavailable", core.view.phase, reason, processes)
+    status = "ok" if reason is None else "unavailable"
+    body = HealthBody(status, core.view.phase, reason, core.view.refusal() is None, _steps(core), processes)
     if reason is None:
         return _json(200, body, {})
     error = ApiError(503, "not_ready", f"Not ready: {reason}.", retry_after=RETRY_SECONDS)
     body.error = error.detail()
     return _json(503, body, error.headers())
+
+
+def _steps(core: Core) -> StepHealth | None:
+    """From the scheduler's last report; None before the first."""
+    gauges = next((process.gauges for process in core.view.processes if process.name == SCHEDULER), {})
+    if not gauges:
+        return None
+    running, waiting, *seconds = (gauges.get(name, 0.0) for name in ("running", "waiting", "awaited_seconds", "deadline_seconds"))
+    return StepHealth(int(running), int(waiting), *seconds)
 
 
 def _json(status: int, body: msgspec.Struct, headers: dict[str, str]) -> web.Response:

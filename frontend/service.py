@@ -78,7 +78,7 @@ def _plain(core: Core, endpoint: Endpoint) -> Handler:
 
 def _when_started(core: Core, endpoint: Endpoint) -> Handler:
     async def handle(request: web.Request) -> web.StreamResponse:
-        core.view.require_started()
+        core.view.require_accepting()
         await core.view.informed()
         return await endpoint(core, request)
 

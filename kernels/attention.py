@@ -70,17 +70,28 @@ def plan_attention(
     )
 
 
+def plan_shares(batch: AttentionBatch, q_THD: Tensor, k_cache: Tensor) -> None:
+    """Share out the keys of the batch's decode rows, once for all layers, for `attend` with queries and keys like these."""
+    if batch.singles and batch.shares is None:
+        rows, kv_heads, size = slice(len(batch.slot) - batch.singles, None), k_cache.shape[1], q_THD.shape[2]
+        settings = settings_for(batch.singles, kv_heads, size, hopper.fits(q_THD, k_cache, batch.window))
+        batch.shares = share_out(batch.slot[rows], batch.position[rows], batch.window, kv_heads, settings)
+
+
 def attend(q_THD: Tensor, k_cache: Tensor, v_cache: Tensor, batch: AttentionBatch, scale: float, out_THD: Tensor) -> None:
-    """Softmax(q k^T * scale) v for every token of the step, into `out_THD`. The step's own keys must already be written (`rope_kv`)."""
+    """Softmax(q k^T * scale) v for every token of the step, into `out_THD`. The step's own keys must already be written (`rope_kv`).
+
+    Decode rows whose shares were planned before the launch of `rope_kv` start early, see `kernels.decode_attention.decode`.
+    """
+    early = batch.shares is not None
+    plan_shares(batch, q_THD, k_cache)
     if len(batch.tiles):
-        where = batch.table, batch.slot, batch.position, batch.tiles
+        tiles = batch.table, batch.slot, batch.position, batch.tiles
         if hopper.fits(q_THD, k_cache, batch.window):
-            hopper_prefill.prefill(q_THD, k_cache, v_cache, *where, scale, out_THD)
+            hopper_prefill.prefill(q_THD, k_cache, v_cache, *tiles, scale, out_THD)
         else:
-            prefill(q_THD, k_cache, v_cache, *where, batch.window, scale, out_THD)
-    if batch.singles:
+            prefill(q_THD, k_cache, v_cache, *tiles, batch.window, scale, out_THD)
+    if batch.shares is not None:
         rows = slice(len(q_THD) - batch.singles, None)
-        slot, position, kv_heads = batch.slot[rows], batch.position[rows], k_cache.shape[1]
-        if batch.shares is None:
-            batch.shares = share_out(slot, position, batch.window, kv_heads, settings_for(batch.singles, kv_heads, q_THD.shape[2]))
-        decode(q_THD[rows], k_cache, v_cache, batch.table, slot, position, batch.shares, batch.window, scale, out_THD[rows])
+        where = batch.table, batch.slot[rows], batch.position[rows], batch.shares
+        decode(q_THD[rows], k_cache, v_cache, *where, batch.window, scale, out_THD[rows], early)

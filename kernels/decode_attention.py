@@ -14,8 +14,9 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels import hopper, hopper_decode
-from kernels.launch import LOG2E, NEVER, launch, power_of_two, trigger, wait
+from kernels.launch import LOG2E, NEVER, cdiv, launch, power_of_two, trigger, wait
 from kernels.prefill_attention import halves
+from kernels.ring import ALWAYS
 
 PROCESSORS = 4 if triton.knobs.runtime.interpret else 132
 """Multiprocessors of an H200; few where one program after the other is interpreted."""
@@ -23,6 +24,10 @@ MANY = 1024
 """Items from which on each is a share."""
 FEW = 256
 """Items below which merging is quicker in a kernel of its own."""
+FEWEST = 64
+"""Items up to which a share is long enough only with fewer programs."""
+MOST_WAITING = 2400
+"""Most programs that merge and may wait while others attend."""
 LINE, ITEMS, EITHER = 0, 1, 2
 """How keys are shared out: along the line, by items, or whichever suits the rows' lengths."""
 WORDS = 8
@@ -40,13 +45,14 @@ COLUMNS = ["slot_ptr", "position_ptr"]
 
 class Settings(NamedTuple):
     """Tuning of the decode kernels: keys of a tile, stages of the pipeline or ring, programs for each multiprocessor along the line, warps of the
-    Triton kernel, how keys are shared out."""
+    Triton kernel, how keys are shared out, and with EITHER how long the longest row may be, in percent of the mean, for shares by items."""
 
     tile: int = 16
     stages: int = 3
     programs: int = 6
     warps: int = 1
     way: int = EITHER
+    border: int = 200
 
 
 class Shares(NamedTuple):
@@ -73,10 +79,10 @@ def _pick(row: tl.tensor, wanted: tl.tensor, values: tl.tensor) -> Any:
     return tl.sum(tl.where(row[None, :] == wanted[:, None], values[None, :], 0), 1)
 
 
-@triton.jit(do_not_specialize=["rows", "heads", "shares", "most", "keys", "way", "window"], do_not_specialize_on_alignment=COLUMNS)
+@triton.jit(do_not_specialize=["rows", "heads", "shares", "most", "keys", "way", "border", "window"], do_not_specialize_on_alignment=COLUMNS)
 def _share_out(
     slot_ptr: tl.tensor, position_ptr: tl.tensor, share_ptr: tl.tensor, arrived_ptr: tl.tensor, rows: tl.tensor, heads: tl.tensor,
-    shares: tl.tensor, most: tl.tensor, keys: tl.tensor, way: tl.tensor, window: tl.tensor,
+    shares: tl.tensor, most: tl.tensor, keys: tl.tensor, way: tl.tensor, border: tl.tensor, window: tl.tensor,
     ROWS: tl.constexpr, WINDOW: tl.constexpr, WORDS: tl.constexpr, PLANNED: tl.constexpr, PDL: tl.constexpr,
 ) -> None:  # fmt: skip
     trigger(PDL)
@@ -107,7 +113,8 @@ def _share_out(
     origin = begin - tile
     second = 1 + tl.where(origin < wide, origin // (each + 1), more + (origin - wide) // tl.maximum(each, 1))
     # By items, the rows with most tiles first.
-    even = tl.max(tiles, 0).to(tl.int64) * rows * 2 <= tl.sum(tiles, 0).to(tl.int64) * 3  # the longest at most 1.5 times the mean
+    real = length > 1  # those that fill up a captured step have one key
+    even = tl.max(tiles, 0).to(tl.int64) * tl.sum(real.to(tl.int32), 0) * 100 <= tl.sum(tl.where(real, tiles, 0), 0).to(tl.int64) * border
     if (way == 1) | ((way == 2) & even):
         order = tl.sort(tiles * ROWS + (ROWS - 1 - row), descending=True)
         own = tl.minimum(ROWS - 1 - _pick(row, share // heads, order) % ROWS, rows - 1)
@@ -243,12 +250,14 @@ def _merge(
         tl.store(out_ptr + head * D + column, (mixed / total).to(out_ptr.dtype.element_ty), mask=column < D)
 
 
-def settings_for(rows: int, kv_heads: int, head_dim: int) -> Settings:
-    """The settings measured best (bench/GPU.md)."""
+def settings_for(rows: int, kv_heads: int, head_dim: int, hopper: bool) -> Settings:
+    """The settings measured best in whole steps (bench/GPU.md); `hopper`: of the kernel for Hopper GPUs."""
     items, tile = rows * kv_heads, 16 if head_dim > 64 else 32
     if items >= MANY:
         return Settings(tile, stages=4, way=ITEMS)
-    return Settings(tile, way=EITHER) if items >= FEW else Settings(tile, programs=9, way=LINE)
+    if items >= FEW:
+        return Settings(32, programs=4) if hopper and head_dim > 64 else Settings(tile)
+    return Settings(tile, programs=4 if hopper and head_dim > 64 and items <= FEWEST else 9, way=LINE)
 
 
 def share_out(slot_R: Tensor, position_R: Tensor, window: int | None, kv_heads: int, settings: Settings) -> Shares:
@@ -257,8 +266,8 @@ def share_out(slot_R: Tensor, position_R: Tensor, window: int | None, kv_heads: 
     most = {LINE: line, ITEMS: rows * kv_heads, EITHER: max(line, rows * kv_heads)}[settings.way]
     words, arrived = slot_R.new_empty(most, WORDS), slot_R.new_empty(most)
     launch(
-        _share_out, (triton.cdiv(most, PLANNED),), NEVER, slot_R, position_R, words, arrived, rows, kv_heads, line, most, settings.tile, settings.way,
-        window or 0, ROWS=max(LEAST_ROWS, power_of_two(rows)), WINDOW=window is not None, WORDS=WORDS, PLANNED=PLANNED, num_warps=4,
+        _share_out, (cdiv(most, PLANNED),), NEVER, slot_R, position_R, words, arrived, rows, kv_heads, line, most, settings.tile, settings.way,
+        settings.border, window or 0, ROWS=max(LEAST_ROWS, power_of_two(rows)), WINDOW=window is not None, WORDS=WORDS, PLANNED=PLANNED, num_warps=4,
     )  # fmt: skip
     return Shares(words, arrived, settings)
 
@@ -274,12 +283,15 @@ def decode(
     window: int | None,
     scale: float,
     out_RHD: Tensor,
+    early: bool = False,
 ) -> None:
     """Softmax(q k^T * scale) v for rows of one token at `position_R`, whose keys lie in blocks `table_NB[slot_R]`, into `out_RHD`.
 
     `shares`: of these rows and this window. q and out are contiguous, the caches [blocks + 1, K, P, D] of any floating type; sums are in float32.
+    `early`: all but the newest key of each row, the table, the columns and the shares were written before the last launch that is not
+    programmatically dependent, or before the wait of the kernel before this one.
     """
-    rows, heads, size = q_RHD.shape
+    _, heads, size = q_RHD.shape
     _, kv_heads, block_size, _ = k_cache.shape
     words, arrived, chosen = shares
     group = heads // kv_heads
@@ -291,12 +303,14 @@ def decode(
     merging = pieces > 0
     if hopper.fits(q_RHD, k_cache, window):
         merging = chosen.way == LINE
-        hopper_decode.decode(q_RHD, k_cache, v_cache, *where, arrived, parts, weights, scale, out_RHD, chosen.tile, chosen.stages, not merging)
+        settings = chosen.tile, chosen.stages, not merging, early
+        hopper_decode.decode(q_RHD, k_cache, v_cache, *where, arrived, parts, weights, scale, out_RHD, *settings)
     else:
         launch(
-            _decode, (len(words),), rows, q_RHD, k_cache, v_cache, out_RHD, parts, weights, *where, table_NB.stride(0), scale, window or 0,
+            _decode, (len(words),), ALWAYS, q_RHD, k_cache, v_cache, out_RHD, parts, weights, *where, table_NB.stride(0), scale, window or 0,
             P=block_size, GROUP=max(16, power_of_two(group)), BN=chosen.tile, WINDOW=window is not None, HALF=halves(q_RHD, k_cache),
             num_warps=chosen.warps, num_stages=chosen.stages, **common,
         )  # fmt: skip
     if merging:
-        launch(_merge, (len(words), group), NEVER, parts, weights, out_RHD, words, PIECES=PIECES, num_warps=1, **common)
+        when = ALWAYS if len(words) * group <= MOST_WAITING else NEVER
+        launch(_merge, (len(words), group), when, parts, weights, out_RHD, words, PIECES=PIECES, num_warps=1, **common)

@@ -12,8 +12,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.attention import AttentionBatch, attend
-from kernels.launch import LOG2E, launch, power_of_two, trigger, wait
+from kernels.attention import AttentionBatch, attend, plan_shares
+from kernels.launch import LOG2E, cdiv, launch, power_of_two, trigger, wait
 from kernels.rope_kv import rope_kv
 
 MOST_ROWS = 2
@@ -200,7 +200,7 @@ def rope_decode(
     chosen = settings or Settings()
     longest = batch.table.shape[1] * block_size
     span = longest if batch.window is None else min(longest, batch.window + chosen.tile)
-    splits = max(1, min(chosen.shares, triton.cdiv(span, chosen.tile)))
+    splits = max(1, min(chosen.shares, cdiv(span, chosen.tile)))
     parts = qkv_RN.new_empty(rows * heads * splits * (size + 2), dtype=torch.float32)
     weights = parts[rows * heads * splits * size :]
     q_norm, k_norm = (None, None) if norms is None else norms
@@ -228,5 +228,6 @@ def rope_attend(
     if batch.singles == len(qkv_TN) <= MOST_ROWS:
         rope_decode(qkv_TN, norms, eps, rope, k_cache, v_cache, batch, scale, out_THD)
         return
+    plan_shares(batch, out_THD, k_cache)
     q_THD = rope_kv(qkv_TN, norms, eps, rope, k_cache, v_cache, batch)
     attend(q_THD, k_cache, v_cache, batch, scale, out_THD)

@@ -8,10 +8,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.launch import launch, power_of_two, trigger, wait
+from kernels.launch import NEVER, launch, power_of_two, trigger, wait
 from kernels.norm import WARP_ELEMENTS, rms_norm
 from kernels.reference import fp8 as reference
 from kernels.reference.fp8 import E4M3, LARGEST
+from kernels.ring import ALWAYS, MOST_DEPENDENT
 
 PADDING = 256
 """The library's product may read so far past the end of scales (pytorch issue 133334)."""
@@ -24,12 +25,12 @@ def _quantise(
     x_ptr: tl.tensor, norm_ptr: tl.tensor, codes_ptr: tl.tensor, scale_ptr: tl.tensor, eps: tl.tensor,
     N: tl.constexpr, BLOCK: tl.constexpr, NORM: tl.constexpr, LARGEST: tl.constexpr, PDL: tl.constexpr,
 ) -> None:  # fmt: skip
-    trigger(PDL)
     row = tl.program_id(0)
     column = tl.arange(0, BLOCK)
     inside = column < N
     gamma = tl.load(norm_ptr + column, mask=inside, other=0.0).to(tl.float32) if NORM else tl.full([BLOCK], 1.0, tl.float32)
     wait(PDL)
+    trigger(PDL)
     cell = row.to(tl.int64) * N + column
     x = tl.load(x_ptr + cell, mask=inside, other=0.0).to(tl.float32)
     if NORM:
@@ -49,8 +50,8 @@ def quantise_rows(x_TM: Tensor, norm_M: Tensor | None = None, eps: float = 0.0) 
     codes, scale = torch.empty(rows, size, dtype=E4M3, device=x_TM.device), _padded(rows, x_TM.device)
     block = power_of_two(size)
     launch(
-        _quantise, (rows,), rows, x_TM.contiguous(), norm_M, codes, scale, eps, N=size, BLOCK=block, NORM=norm_M is not None, LARGEST=LARGEST,
-        num_warps=min(16, max(1, block // WARP_ELEMENTS)),
+        _quantise, (rows,), ALWAYS if rows <= MOST_DEPENDENT else NEVER, x_TM.contiguous(), norm_M, codes, scale, eps,
+        N=size, BLOCK=block, NORM=norm_M is not None, LARGEST=LARGEST, num_warps=min(16, max(1, block // WARP_ELEMENTS)),
     )  # fmt: skip
     return codes, scale
 

@@ -158,11 +158,11 @@ def settings_for(count: int, rows: int, columns: int, gated: bool) -> Settings:
         fitting = 4096 // (columns * (2 if gated else 1))
         return Settings(8 if fitting >= 8 else 4 if fitting >= 4 else 2 if fitting >= 2 else 1, 1)
     if rows > MANY_ROWS:
-        return Settings(8, 8) if columns < 4096 else Settings(2, 8)
+        return Settings(8, 8) if columns <= 1024 else Settings(4, 2) if columns < 4096 else Settings(2, 8)
     if columns <= 1024:
         return Settings(4, 2)
     if columns <= 2048:
-        return Settings(2, 2) if gated else Settings(4, 2)
+        return Settings(8, 4) if rows > 2048 and not gated else Settings(2, 2)
     if columns < 4096:
         return Settings(2, 4) if gated else Settings(2, 1)
     if columns == 4096:

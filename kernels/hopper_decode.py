@@ -1,7 +1,8 @@
 """Paged attention for rows of one token on Hopper GPUs, in Gluon: the shares of kernels.decode_attention, as one stream of tiles each.
 
 A program is one warp. It brings the tiles of its share into a ring in shared memory through the tensor memory accelerator, always a few tiles
-ahead, also over the ends of items, so that memory is never idle between rows of different lengths.
+ahead, also over the ends of items, so that memory is never idle between rows of different lengths. The first tiles of old keys are asked for before
+the kernel waits for the one that writes the new ones.
 """
 
 from torch import Tensor
@@ -11,7 +12,8 @@ from triton.experimental.gluon.language.nvidia.ampere import mma_v2
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
 from kernels.hopper import cells_of
-from kernels.launch import run
+from kernels.launch import launch
+from kernels.ring import ALWAYS, wait_and_trigger
 
 LOG2E = gl.constexpr(1.4426950408889634)
 barrier = gl.barrier if hasattr(gl, "barrier") else gl.thread_barrier  # from triton 3.7, and before
@@ -20,13 +22,13 @@ barrier = gl.barrier if hasattr(gl, "barrier") else gl.thread_barrier  # from tr
 @gluon.jit
 def _cells(
     blocks_ptr: gl.tensor, tile: gl.tensor, length: gl.tensor, kv_head: gl.tensor, cells: gl.tensor,
-    K: gl.constexpr, P: gl.constexpr, BN: gl.constexpr,
+    K: gl.constexpr, P: gl.constexpr, BN: gl.constexpr, CACHE: gl.constexpr,
 ) -> gl.tuple:  # fmt: skip
     """Where the blocks of a tile begin; past the end of the cache, where a copy writes zeros, if the row ends before."""
     found: gl.tuple = ()
     for n in gl.static_range(BN // 16):
         position = tile * BN + n * 16
-        block = gl.load(blocks_ptr + position // P, mask=position < length, other=0)
+        block = gl.load(blocks_ptr + position // P, mask=position < length, other=0, cache_modifier=CACHE)
         found += (gl.where(position < length, (block * K + kv_head) * P + position % P, cells),)
     return found
 
@@ -81,7 +83,7 @@ def _hopper_decode(
     slot_ptr: gl.tensor, position_ptr: gl.tensor, share_ptr: gl.tensor, arrived_ptr: gl.tensor, table_stride: gl.tensor, scale: gl.tensor,
     cells: gl.tensor,
     H: gl.constexpr, K: gl.constexpr, D: gl.constexpr, P: gl.constexpr, BN: gl.constexpr, STAGES: gl.constexpr, WORDS: gl.constexpr,
-    MERGING: gl.constexpr,
+    MERGING: gl.constexpr, EARLY: gl.constexpr, PDL: gl.constexpr,
 ) -> None:  # fmt: skip
     G: gl.constexpr = H // K
     C: gl.constexpr = D // 64
@@ -101,21 +103,34 @@ def _hopper_decode(
     fence_async_shared()
     share = gl.program_id(0)
     words_ptr = share_ptr + share * WORDS
-    row = gl.load(words_ptr)
-    slot = gl.load(words_ptr + 1)
-    length = gl.load(words_ptr + 2)
-    head = gl.load(words_ptr + 3)
-    tile = gl.load(words_ptr + 4)
-    count = gl.load(words_ptr + 5)
+    if PDL and not EARLY:
+        wait_and_trigger()
+    # Not from the first-level cache, which may hold what earlier kernels read.
+    row = gl.load(words_ptr, cache_modifier=".cg")
+    slot = gl.load(words_ptr + 1, cache_modifier=".cg")
+    length = gl.load(words_ptr + 2, cache_modifier=".cg")
+    head = gl.load(words_ptr + 3, cache_modifier=".cg")
+    tile = gl.load(words_ptr + 4, cache_modifier=".cg")
+    count = gl.load(words_ptr + 5, cache_modifier=".cg")
     tiles = (length + BN - 1) // BN
+    asked = 0  # tiles on their way before the wait: of the first item, without its newest key
+    if PDL and EARLY:
+        asked = gl.minimum(gl.minimum(count, tiles - 1 - tile), STAGES)
+        blocks_ptr = table_ptr + slot.to(gl.int64) * table_stride
+        for i in gl.static_range(STAGES):
+            if i < asked:
+                found = _cells(blocks_ptr, tile + i, length, head, cells, K, P, BN, ".cg")
+                _bring(k_desc, v_desc, k_smem, v_smem, ready, i, found, D, BN)
+        wait_and_trigger()
     if count > 0:
         # What is brought next is STAGES tiles ahead of what is looked at.
         to_row, to_head, to_tile, to_tiles, to_slot, to_length = row, head, tile, tiles, slot, length
         for i in gl.static_range(STAGES):
             if i < count:
-                blocks_ptr = table_ptr + to_slot.to(gl.int64) * table_stride
-                found = _cells(blocks_ptr, to_tile, to_length, to_head, cells, K, P, BN)
-                _bring(k_desc, v_desc, k_smem, v_smem, ready, i, found, D, BN)
+                if i >= asked:
+                    blocks_ptr = table_ptr + to_slot.to(gl.int64) * table_stride
+                    found = _cells(blocks_ptr, to_tile, to_length, to_head, cells, K, P, BN, "")
+                    _bring(k_desc, v_desc, k_smem, v_smem, ready, i, found, D, BN)
                 to_row, to_head, to_tile, to_tiles, to_slot, to_length = _next(
                     to_row, to_head, to_tile, to_tiles, to_slot, to_length, slot_ptr, position_ptr, i + 1 < count, K, BN
                 )  # fmt: skip
@@ -129,7 +144,7 @@ def _hopper_decode(
             stage = step % STAGES
             more = step + STAGES < count
             blocks_ptr = table_ptr + to_slot.to(gl.int64) * table_stride
-            found = _cells(blocks_ptr, to_tile, gl.where(more, to_length, 0), to_head, cells, K, P, BN)
+            found = _cells(blocks_ptr, to_tile, gl.where(more, to_length, 0), to_head, cells, K, P, BN, "")
             mbarrier.wait(ready.index(stage), step // STAGES & 1)
             k = k_tiles.index(stage).permute((1, 0)).load(B)
             v = v_tiles.index(stage).load(B)
@@ -202,14 +217,17 @@ def _hopper_decode(
 
 def decode(
     q_RHD: Tensor, k_cache: Tensor, v_cache: Tensor, table_NB: Tensor, slot_R: Tensor, position_R: Tensor, words: Tensor, arrived: Tensor,
-    parts: Tensor, weights: Tensor, scale: float, out_RHD: Tensor, tile: int, stages: int, merging: bool,
+    parts: Tensor, weights: Tensor, scale: float, out_RHD: Tensor, tile: int, stages: int, merging: bool, early: bool,
 ) -> None:  # fmt: skip
-    """What the kernel of this name in kernels.decode_attention does, for what kernels.hopper `fits`; `merging`: also what its `_merge` does."""
+    """What the kernel of this name in kernels.decode_attention does, for what kernels.hopper `fits`; `merging`: also what its `_merge` does.
+
+    With `early`, the kernel may read the columns, the words, the table and all but the newest key of each row while the kernel before it still runs.
+    """
     _, heads, size = q_RHD.shape
     _, kv_heads, block_size, _ = k_cache.shape
-    run(
-        _hopper_decode, (len(words),),
+    launch(
+        _hopper_decode, (len(words),), ALWAYS,
         q_RHD, cells_of(k_cache), cells_of(v_cache), out_RHD, parts, weights, table_NB, slot_R, position_R, words, arrived, table_NB.stride(0), scale,
         k_cache.numel() // size,
-        H=heads, K=kv_heads, D=size, P=block_size, BN=tile, STAGES=stages, WORDS=words.shape[1], MERGING=merging, num_warps=1,
+        H=heads, K=kv_heads, D=size, P=block_size, BN=tile, STAGES=stages, WORDS=words.shape[1], MERGING=merging, EARLY=early, num_warps=1,
     )  # fmt: skip

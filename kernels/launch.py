@@ -2,7 +2,8 @@
 
 Steps of a row or two use programmatic dependent launch on Hopper and newer: a kernel starts while the one before it still runs, may load what no
 kernel of a step writes (weights), and waits before it touches anything else. Every program of every kernel here waits, so the order of a stream
-holds. With more rows that is slower (bench/GPU.md): waiting programs take the room that the running ones should be spread over.
+holds. With more rows that is slower (bench/GPU.md): waiting programs take the room that the running ones should be spread over. There the kernels
+of a layer are launched late (`kernels.ring.ALWAYS`): each lets the next one start when its own wait is over.
 """
 
 import functools

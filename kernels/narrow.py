@@ -11,8 +11,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.launch import NEVER, launch, power_of_two, trigger, wait
+from kernels.launch import cdiv, launch, power_of_two, trigger, wait
 from kernels.mlp import silu
+from kernels.ring import ALWAYS
 from kernels.skinny import SCRATCH_COUNTERS, SCRATCH_PARTS, scratch_on
 
 MULTIPROCESSORS = 132
@@ -40,7 +41,6 @@ def _narrow(
     GATED: tl.constexpr, ADD: tl.constexpr, BIAS: tl.constexpr, PDL: tl.constexpr,
 ) -> None:  # fmt: skip
     """out [rows, N] of x [rows, K] and the weight [N, K]; when GATED [2N, K], of which a tile is BN / 2 rows of the gate and as many of up."""
-    trigger(PDL)
     tile = tl.program_id(0)
     part = tl.program_id(1)
     WIDE: tl.constexpr = BN // 2 if GATED else BN
@@ -50,6 +50,7 @@ def _narrow(
     k = tl.arange(0, BK)
     begin = part * LENGTH
     wait(PDL)
+    trigger(PDL)
     w_cell = w_ptr + column.to(tl.int64)[:, None] * K + k[None, :]
     x_cell = x_ptr + row[:, None] * K + k[None, :]
     y = tl.zeros([BN, BM], tl.float32)
@@ -87,7 +88,7 @@ def _narrow(
 
 def settings_for(columns: int, depth: int, gated: bool) -> Settings:
     """As measured best (bench/GPU.md): parts cost more than idle multiprocessors, but for deep weights."""
-    tiles, deep = triton.cdiv(columns, 32 if gated else 64), depth >= DEEP
+    tiles, deep = cdiv(columns, 32 if gated else 64), depth >= DEEP
     parts = 1
     while tiles * parts * 2 <= (MULTIPROCESSORS if deep else FEW) and depth >= 4 * parts * 128:
         parts *= 2
@@ -107,13 +108,13 @@ def product(
     (rows, depth), columns = x_TM.shape, out_TN.shape[1]
     chosen = settings or settings_for(columns, depth, gated)
     wide = chosen.columns // 2 if gated else chosen.columns
-    tiles, block = triton.cdiv(columns, wide), max(16, power_of_two(rows))
+    tiles, block = cdiv(columns, wide), max(16, power_of_two(rows))
     if chosen.parts > 1 and (tiles * chosen.parts * chosen.columns * block > SCRATCH_PARTS or tiles > SCRATCH_COUNTERS):
         raise ValueError(f"{chosen.parts} parts of [{rows}, {columns}] do not fit the scratch memory")
     scratch, counters = scratch_on(x_TM.device) if chosen.parts > 1 else (None, None)
     launch(
-        _narrow, (tiles, chosen.parts), NEVER, x_TM, x_scale_T, weight, scale, bias, out_TN, scratch, counters, rows,
+        _narrow, (tiles, chosen.parts), ALWAYS, x_TM, x_scale_T, weight, scale, bias, out_TN, scratch, counters, rows,
         N=columns, K=depth, BM=block, BN=chosen.columns, BK=chosen.depth, PARTS=chosen.parts,
-        LENGTH=triton.cdiv(depth, chosen.parts * chosen.depth) * chosen.depth, GATED=gated, ADD=add, BIAS=bias is not None,
+        LENGTH=cdiv(depth, chosen.parts * chosen.depth) * chosen.depth, GATED=gated, ADD=add, BIAS=bias is not None,
         num_warps=chosen.warps, num_stages=chosen.stages,
     )  # fmt: skip

@@ -5,7 +5,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.launch import launch, power_of_two, trigger, wait
+from kernels.launch import NEVER, launch, power_of_two, trigger, wait
+from kernels.ring import ALWAYS, MOST_DEPENDENT
 
 WARP_ELEMENTS = 512
 """Elements of a row for one warp."""
@@ -23,11 +24,11 @@ def _norm(
     ADD: tl.constexpr,
     PDL: tl.constexpr,
 ) -> None:
-    trigger(PDL)
     column = tl.arange(0, BLOCK)
     inside = column < N
     weight = tl.load(weight_ptr + column, mask=inside, other=0.0).to(tl.float32)
     wait(PDL)
+    trigger(PDL)
     cell = tl.program_id(0).to(tl.int64) * N + column
     x = tl.load(x_ptr + cell, mask=inside, other=0.0).to(tl.float32)
     if ADD:
@@ -44,7 +45,8 @@ def _run(x: Tensor, add: Tensor | None, weight: Tensor, eps: float) -> Tensor:
     out = torch.empty_like(x)
     warps = min(16, max(1, block // WARP_ELEMENTS))
     rows = x.numel() // size
-    launch(_norm, (rows,), rows, x, add, weight, out, eps, N=size, BLOCK=block, ADD=add is not None, num_warps=warps)
+    when = ALWAYS if rows <= MOST_DEPENDENT else NEVER
+    launch(_norm, (rows,), when, x, add, weight, out, eps, N=size, BLOCK=block, ADD=add is not None, num_warps=warps)
     return out
 
 

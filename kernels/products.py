@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from kernels import fp8, gemv, narrow, ring, skinny
+from kernels import few_rows, fp8, gemv, narrow, ring, skinny
 from kernels.fp8 import Fp8Linear
 from kernels.mlp import silu_mul
 from kernels.norm import rms_norm
@@ -21,13 +21,17 @@ DEEPEST_OF_TWO, WIDEST_OF_TWO = 3072, 8192
 
 
 def _few(x_TM: Tensor, norm_M: Tensor | None, eps: float, linear: Linear, out_TN: Tensor, gated: bool, add: bool) -> None:
-    """For one row the norm is part of the product; for more a kernel of its own costs less than every program's norm of all rows."""
+    """For one row, and a few where the weight is small, the norm is part of the product; else a kernel of its own costs less than every program's
+    norm of all rows."""
     rows, depth = x_TM.shape
     if rows == 1 or (rows == 2 and depth <= DEEPEST_OF_TWO and out_TN.shape[1] <= WIDEST_OF_TWO):
         gemv.product(x_TM, norm_M, eps, linear.weight, linear.bias, out_TN, gated, add, scale=linear.scale)
         return
     if linear.scale is not None:
         narrow.product(*fp8.quantise_rows(x_TM, norm_M, eps), linear.weight, linear.scale, linear.bias, out_TN, gated, add)
+        return
+    if x_TM.element_size() == 2 and few_rows.wins(rows, out_TN.shape[1], depth, gated):
+        few_rows.product(x_TM, norm_M, eps, linear.weight, linear.bias, out_TN, gated, add)
         return
     x = x_TM if norm_M is None else rms_norm(x_TM, norm_M, eps)
     skinny.product(x, linear.weight, linear.bias, out_TN, gated, add)

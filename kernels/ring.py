@@ -1,4 +1,4 @@
-"""Matrix products of 33 to 256 rows on Hopper: tiles of the weight and of the input go through rings in shared memory that the copy engine fills.
+"""Matrix products of 25 to 256 rows on Hopper: tiles of the weight and of the input go through rings in shared memory that the copy engine fills.
 
 Written in Gluon, Triton's lower level, for one thing that Triton's own pipelines cannot do: the first tiles of the weight are asked for before the
 kernel waits for the one that makes its input. Products with few columns are also cut along the depth: the last program to arrive adds the parts
@@ -25,9 +25,11 @@ SCRATCH_PARTS = 1 << 24
 SCRATCH_COUNTERS = 4096
 LOW, TALL = 64, 128
 """Rows of a tile."""
-LEAST_ROWS, WIDEST = 33, 16_384
+LEAST_ROWS, FEW, WIDEST = 25, 32, 16_384
 ALWAYS = 0
 """In place of the rows of a step: dependent launch for any number. These kernels let the next one start only when their own wait is over."""
+MOST_DEPENDENT = 256
+"""Most rows of a step for which the kernels between the products do so too."""
 
 
 class Settings(NamedTuple):
@@ -89,6 +91,13 @@ def _start(
 
 
 @gluon.jit
+def wait_and_trigger() -> None:
+    """Wait for the results of all kernels before this one, then let the next one start."""
+    gl.inline_asm_elementwise("griddepcontrol.wait; // $0", "=r", [], dtype=gl.int32, is_pure=False, pack=1)
+    gl.inline_asm_elementwise("griddepcontrol.launch_dependents; // $0", "=r", [], dtype=gl.int32, is_pure=False, pack=1)
+
+
+@gluon.jit
 def _wait_and_ask(
     x_desc: tma.tensor_descriptor, x_tiles: gl.shared_memory_descriptor, x_bars: gl.shared_memory_descriptor, K: gl.tensor, steps: gl.tensor,
     bar: gl.shared_memory_descriptor, PDL: gl.constexpr,
@@ -97,8 +106,7 @@ def _wait_and_ask(
     BM: gl.constexpr = x_desc.block_type.shape[0]
     BK: gl.constexpr = x_desc.block_type.shape[1]
     if PDL:
-        gl.inline_asm_elementwise("griddepcontrol.wait; // $0", "=r", [], dtype=gl.int32, is_pure=False, pack=1)
-        gl.inline_asm_elementwise("griddepcontrol.launch_dependents; // $0", "=r", [], dtype=gl.int32, is_pure=False, pack=1)
+        wait_and_trigger()
     first = gl.program_id(2) * steps
     count = gl.minimum(steps, (K + BK - 1) // BK - first)
     INPUTS: gl.constexpr = x_bars.shape[0]
@@ -281,28 +289,34 @@ def _describe(matrix: Tensor, rows: int, columns: int) -> TensorDescriptor:
 
 def wins(rows: int, columns: int, depth: int) -> bool:
     """Whether this was measured to be faster, in whole steps, than what else there is (bench/GPU.md)."""
-    least = min(columns, depth)
-    if columns > WIDEST or rows > MOST_ROWS:
+    small = min(columns, depth) <= 1024
+    if columns > WIDEST or rows > MOST_ROWS or rows < LEAST_ROWS:
         return False
+    if rows <= FEW:
+        return small
     if rows <= LOW:
-        return rows >= LEAST_ROWS and least <= 2048
-    return least <= 1024 and (rows <= TALL or rows > 160)
+        return (depth <= 4096 or columns <= 2048) and (columns <= 4096 or depth != 2048)
+    if rows <= TALL:
+        return small or depth <= 2048
+    return small and rows > 160
 
 
 def settings_for(rows: int, columns: int, depth: int, gated: bool) -> Settings:
-    """The settings measured best in the whole of a layer (bench/GPU.md)."""
+    """The settings measured best in the whole of a layer or a step (bench/GPU.md)."""
     if rows > TALL:
         if gated:
             return Settings(TALL, 64, 128, 3, 3)
         return Settings(TALL, 64, 128, 4, 4) if columns > 2048 else Settings(LOW, 32, 128, 8 if depth > 2048 else 4, 4)
     if rows > LOW:
         if gated:
-            return Settings(TALL, 32, 128, 4, 4)
-        return Settings(LOW, 64, 128, 4, 4) if columns > 2048 else Settings(LOW, 32, 128, 8 if depth > 2048 else 4, 4, 2)
+            return Settings(TALL, 64, 128, 3, 3) if columns > 4096 else Settings(TALL, 32, 128, 4, 4)
+        if columns > 2048:
+            return Settings(LOW, 64, 128, 4, 4)
+        return Settings(LOW, 64, 128, 4, 4, 2) if columns > 1024 else Settings(LOW, 32, 128, 8 if depth > 2048 else 4, 4, 2)
     if gated:
         return Settings(LOW, 64, 128, 4, 4) if columns > 4096 else Settings(LOW, 32, 128, 8, 4)
     if columns > 2048:
-        return Settings(LOW, 32, 128, 8 if depth > 1024 else 4, 4)
+        return Settings(LOW, 64, 128, 4, 4, 2) if depth > 2048 else Settings(LOW, 32, 128, 8 if depth > 1024 else 4, 4)
     if depth > 4096:
         return Settings(LOW, 32, 128, 4, 4, 4)
     return Settings(LOW, 16, 128, 8, 4) if columns > 1024 else Settings(LOW, 16, 128, 4, 4, 2)

@@ -1,6 +1,7 @@
 """Per-head norms, rotation and the write into the KV cache in one Triton kernel. Twin of kernels.reference.rope_kv.
 
-A program takes some heads of one token, both halves of each, so that the rotation needs no second load.
+A program takes some heads of one token, both halves of each, so that the rotation needs no second load. In steps of few tokens the kernel starts
+while the product before it still runs, and lets attention start, which asks for old keys, when its own wait is over.
 """
 
 from typing import Any, NamedTuple
@@ -10,7 +11,11 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.attention import AttentionBatch
-from kernels.launch import launch, power_of_two, trigger, wait
+from kernels.launch import NEVER, cdiv, launch, power_of_two, trigger, wait
+from kernels.ring import ALWAYS
+
+LONG = 2048
+"""Tokens of a step from which on the way from one kernel to the next counts for nothing."""
 
 
 class Settings(NamedTuple):
@@ -22,7 +27,7 @@ class Settings(NamedTuple):
 
 def settings_for(tokens: int) -> Settings:
     """The settings measured best (bench/GPU.md)."""
-    return Settings(8, 4) if tokens < 128 else Settings(16, 8) if tokens < 2048 else Settings(32, 4)
+    return Settings(8, 4) if tokens < 128 else Settings(16, 8) if tokens < LONG else Settings(32, 4)
 
 
 @triton.jit
@@ -41,7 +46,6 @@ def _rope_kv(
     H: tl.constexpr, K: tl.constexpr, D: tl.constexpr, P: tl.constexpr,
     HEADS: tl.constexpr, HALF: tl.constexpr, NORM: tl.constexpr, PDL: tl.constexpr,
 ) -> None:  # fmt: skip
-    trigger(PDL)
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
     column = tl.arange(0, HALF)
@@ -49,20 +53,26 @@ def _rope_kv(
     is_q = head < H
     is_k = (head >= H) & (head < H + K)
     inside = (head < H + 2 * K)[:, None] & in_half[None, :]
+    # Not from the first-level cache, which may hold what earlier kernels read.
+    position = tl.load(position_ptr + token, cache_modifier=".cg").to(tl.int64)
+    slot = tl.load(slot_ptr + token, cache_modifier=".cg").to(tl.int64)
+    block = tl.load(table_ptr + slot * table_stride + position // P, cache_modifier=".cg").to(tl.int64)
+    turned = (is_q | is_k)[:, None]
+    cos = tl.load(cos_ptr + position * D + column, mask=in_half, other=0.0).to(tl.float32)[None, :]
+    sin = tl.load(sin_ptr + position * D + D // 2 + column, mask=in_half, other=0.0).to(tl.float32)[None, :]
+    if NORM:
+        weight = _weight(q_norm_ptr, k_norm_ptr, is_q, is_k, column, in_half)
+        weight_high = _weight(q_norm_ptr + D // 2, k_norm_ptr + D // 2, is_q, is_k, column, in_half)
     wait(PDL)
-    position = tl.load(position_ptr + token).to(tl.int64)
-    block = tl.load(table_ptr + tl.load(slot_ptr + token).to(tl.int64) * table_stride + position // P).to(tl.int64)
+    trigger(PDL)
     cell = (token * (H + 2 * K) + head)[:, None] * D + column[None, :]
     low = tl.load(qkv_ptr + cell, mask=inside, other=0.0).to(tl.float32)
     high = tl.load(qkv_ptr + cell + D // 2, mask=inside, other=0.0).to(tl.float32)
     if NORM:
         scale = tl.rsqrt((tl.sum(low * low, 1) + tl.sum(high * high, 1)) / D + eps)
         scale = tl.where(is_q | is_k, scale, 1.0)[:, None]
-        low = low * scale * _weight(q_norm_ptr, k_norm_ptr, is_q, is_k, column, in_half)
-        high = high * scale * _weight(q_norm_ptr + D // 2, k_norm_ptr + D // 2, is_q, is_k, column, in_half)
-    turned = (is_q | is_k)[:, None]
-    cos = tl.load(cos_ptr + position * D + column, mask=in_half, other=0.0).to(tl.float32)[None, :]
-    sin = tl.load(sin_ptr + position * D + D // 2 + column, mask=in_half, other=0.0).to(tl.float32)[None, :]
+        low = low * scale * weight
+        high = high * scale * weight_high
     first = tl.where(turned, low * cos - high * sin, low)
     second = tl.where(turned, high * cos + low * sin, high)
     q_cell = (token * H + head)[:, None] * D + column[None, :]
@@ -96,7 +106,8 @@ def rope_kv(
 ) -> Tensor:
     """The rotated queries [T, H, D] of the contiguous `qkv_TN` [T, (H + 2K) D]; its keys, rotated too, and values go into one layer's cache.
 
-    `norms`: weights [D] of the RMSNorm of every query and key head before the rotation. The norm and the rotation are in float32.
+    `norms`: weights [D] of the RMSNorm of every query and key head before the rotation. The norm and the rotation are in float32. The batch's
+    columns and the table must have been written before the last launch that is not programmatically dependent.
     """
     _, kv_heads, block_size, size = k_cache.shape
     tokens, total = qkv_TN.shape[0], qkv_TN.shape[1] // size
@@ -105,7 +116,7 @@ def rope_kv(
     chosen = settings or settings_for(tokens)
     heads = min(chosen.heads, power_of_two(total))
     launch(
-        _rope_kv, (tokens, triton.cdiv(total, heads)), tokens,
+        _rope_kv, (tokens, cdiv(total, heads)), ALWAYS if tokens < LONG else NEVER,
         qkv_TN, q_norm, k_norm, *rope, q_THD, k_cache, v_cache,
         batch.table, batch.slot, batch.position, batch.table.stride(0), eps,
         H=total - 2 * kv_heads, K=kv_heads, D=size, P=block_size,

@@ -12,8 +12,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.launch import NEVER, launch, power_of_two, trigger, wait
+from kernels.launch import cdiv, launch, power_of_two, trigger, wait
 from kernels.mlp import silu
+from kernels.ring import ALWAYS
 
 MOST_ROWS = 64
 SCRATCH_PARTS = 1 << 22
@@ -37,7 +38,6 @@ def _skinny(
     GATED: tl.constexpr, ADD: tl.constexpr, BIAS: tl.constexpr, PDL: tl.constexpr,
 ) -> None:  # fmt: skip
     """out [rows, N] of x [rows, K] and the weight [N, K], or [2N, K] when GATED; each part goes over LENGTH of K."""
-    trigger(PDL)
     tile = tl.program_id(0)
     part = tl.program_id(1)
     row = tl.arange(0, BM)
@@ -45,6 +45,7 @@ def _skinny(
     weight_row = tl.minimum(column, N - 1).to(tl.int64)
     begin = part * LENGTH
     wait(PDL)
+    trigger(PDL)
     target = out_ptr + row[:, None] * N + column[None, :]
     inside = (row < rows)[:, None] & (column < N)[None, :]
     more = tl.zeros([BM, BN], tl.float32)
@@ -111,12 +112,12 @@ def product(
     (rows, depth), columns = x_TM.shape, out_TN.shape[1]
     chosen = settings or settings_for(rows, columns, depth, gated)
     parts = 1 if gated else chosen.parts
-    length = triton.cdiv(depth, parts * chosen.depth) * chosen.depth
-    if parts > 1 and triton.cdiv(columns, chosen.columns) * parts * max(16, power_of_two(rows)) * chosen.columns > SCRATCH_PARTS:
+    length = cdiv(depth, parts * chosen.depth) * chosen.depth
+    if parts > 1 and cdiv(columns, chosen.columns) * parts * max(16, power_of_two(rows)) * chosen.columns > SCRATCH_PARTS:
         raise ValueError(f"{parts} parts of [{rows}, {columns}] do not fit the scratch memory")
     scratch, counters = scratch_on(x_TM.device) if parts > 1 else (None, None)
     launch(
-        _skinny, (triton.cdiv(columns, chosen.columns), parts), NEVER, x_TM, weight, bias, out_TN, scratch, counters, rows,
+        _skinny, (cdiv(columns, chosen.columns), parts), ALWAYS, x_TM, weight, bias, out_TN, scratch, counters, rows,
         N=columns, K=depth, BM=max(16, power_of_two(rows)), BN=chosen.columns, BK=chosen.depth, PARTS=parts, LENGTH=length,
         GATED=gated, ADD=add, BIAS=bias is not None,
         num_warps=chosen.warps, num_stages=chosen.stages,

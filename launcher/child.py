@@ -23,10 +23,12 @@ TAIL_LINES = 40
 LINE_BYTES = 16_384
 SILENCE_SECONDS = 3.0
 DEATH_WINDOW_SECONDS = 60.0
-MAX_DEATHS = 5
+MAX_FAILED_STARTS = 5
+MAX_DEATHS = 20
+"""In DEATH_WINDOW_SECONDS, of a process that was ready: more than the scheduler needs to tell which request ends the worker."""
 STARTS = 2.0
 LOG_PREFIX = re.compile(r"^\d\d:\d\d:\d\d [A-Z] \S+\s+")
-FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.2, 5.0
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, LONGEST_START_PAUSE_SECONDS = 0.2, 1.0, 5.0
 
 OnLine = Callable[[str], None]
 
@@ -62,6 +64,7 @@ class Child:
         self._was_ready = False
         self._start_took: float | None = None
         self._deaths: collections.deque[float] = collections.deque()
+        self._failed_starts = 0
 
     @property
     def name(self) -> str:
@@ -123,19 +126,24 @@ class Child:
             self._pump.join(timeout=1.0)
         self._process, self._pump = None, None
         self.last_exit = describe_exit(code)
-        self._deaths.append(now)
+        self._failed_starts = 0 if self._was_ready else self._failed_starts + 1
+        if self._was_ready:
+            self._deaths.append(now)
         while self._deaths and self._deaths[0] < now - DEATH_WINDOW_SECONDS:
             self._deaths.popleft()
         return True
 
     @property
     def hopeless(self) -> bool:
-        """It died too often in too short a time."""
-        return len(self._deaths) >= MAX_DEATHS
+        """It died in too many starts one after the other, or too often once it was ready."""
+        return self._failed_starts >= MAX_FAILED_STARTS or len(self._deaths) >= MAX_DEATHS
 
     def schedule_restart(self, now: float) -> float:
         """Decide when to start it again; returns the pause in seconds, doubling with each recent death."""
-        pause = min(FIRST_PAUSE_SECONDS * 2.0 ** max(0, len(self._deaths) - 1), LONGEST_PAUSE_SECONDS)
+        if self._was_ready:
+            pause = min(FIRST_PAUSE_SECONDS * 2.0 ** (len(self._deaths) - 1), LONGEST_PAUSE_SECONDS)
+        else:
+            pause = min(FIRST_PAUSE_SECONDS * 2.0**self._failed_starts, LONGEST_START_PAUSE_SECONDS)
         self.restart_at = now + pause
         return pause
 
@@ -161,6 +169,13 @@ class Child:
         if not self.running or now - self._heard <= limit:
             return False
         self._heard = now
+        self.kill()
+        return True
+
+    def kill_incarnation(self, incarnation: int) -> bool:
+        """SIGKILL it when it runs and is this incarnation; True when that was done."""
+        if not self.running or incarnation != self.incarnation:
+            return False
         self.kill()
         return True
 

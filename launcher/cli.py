@@ -31,7 +31,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def build_parser(command: str | None = None) -> argparse.ArgumentParser:
-    """All commands. Options of `bench`, `simulate` and `trace`, whose modules are slow to import, only for that `command`, or for None."""
+    """All commands. Options of `bench`, `replay`, `simulate` and `trace`, whose modules are slow to import, only for that `command`, or for None."""
     parser = argparse.ArgumentParser(prog=program(), description="Serve a language model over an OpenAI-compatible HTTP API.")
     parser.add_argument("--version", action="version", version=f"pagewire {VERSION}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
@@ -45,6 +45,9 @@ def build_parser(command: str | None = None) -> argparse.ArgumentParser:
     simulate = _command(commands, "simulate", "launcher.simulate", "run the scheduler on a virtual clock: a workload, or a recording of a cluster")
     if command in (None, "simulate"):
         importlib.import_module("launcher.simulate").add_arguments(simulate)
+    replay = _command(commands, "replay", "launcher.replay", "run the steps of a request that ended the worker again, on a worker of their own")
+    if command in (None, "replay"):
+        importlib.import_module("launcher.replay").add_arguments(replay)
     trace = commands.add_parser("trace", help="read a trace made with --trace FILE").add_subparsers(title="actions", required=True, metavar="ACTION")
     told = _command(trace, "summary", "launcher.trace_summary", "time of the steps in a trace, where it goes, and how long the device waits")
     listed = _command(trace, "steps", "launcher.trace_list", "the steps in a trace one by one, with the time of each stage")
@@ -134,7 +137,7 @@ def _add_start(start: argparse.ArgumentParser) -> None:
     add("--frontends", type=whole(1, 64), default=1, metavar="N", help="HTTP processes that share the port (1)")
     add("--log-level", choices=["debug", "info", "warning", "error"], default="info", help="how much the processes log")
     add("--startup-timeout", type=number(1, 86400), default=600.0, metavar="S", help="seconds to become ready before giving up (600)")
-    add("--hang-timeout", type=number(0, 86400), default=60.0, metavar="S", help="restart a process silent for so long; 0: never (60)")
+    add("--hang-timeout", type=number(0, 86400), default=60.0, metavar="S", help="restart a process silent or hung for so long; 0: never (60)")
 
 
 def _add_target(parser: argparse.ArgumentParser) -> None:

@@ -45,7 +45,7 @@ class PacedWorker:
         self._decode: I32 = np.zeros(0, np.int32)
         self._free = 0.0
         self._random = np.random.default_rng(0)
-        self._outbox.send(WorkerReady(worker=args.name))
+        self._outbox.send(WorkerReady(worker=args.name, incarnation=args.incarnation))
 
     def turn(self) -> None:
         """Take in plans, and give the result that is due."""

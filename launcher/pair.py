@@ -55,7 +55,8 @@ class Pair(Stand):
 
     def specs(self) -> Sequence[ProcessSpec]:
         worker = WorkerArgs(**self.common(WORKER_NAME), **self.worker_arguments)
-        scheduler = SchedulerArgs(**self.common(SCHEDULER_NAME), tokenizers=[PLAYER, *self.tokenizers()], **self.scheduler_arguments)
+        tokenizers = [PLAYER, *self.tokenizers()]  # a benchmark waits for every step: nobody is here to kill a worker
+        scheduler = SchedulerArgs(**self.common(SCHEDULER_NAME), tokenizers=tokenizers, step_deadline=0.0, **self.scheduler_arguments)
         return [
             ProcessSpec(package="worker", args=worker, stage=WORKERS),
             ProcessSpec(package="scheduler", args=scheduler, stage=SCHEDULER),

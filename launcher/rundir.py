@@ -15,6 +15,7 @@ from launcher.errors import LauncherError, program
 from transport.sockets import address
 
 LOCK, INFO, LOG, KEY = "lock", "info.json", "log", "key"
+KEPT_POISON = 8
 LONGEST_SOCKET_NAME = "supervisor-00"
 
 
@@ -122,6 +123,14 @@ class RunDir:
             return None
         log.replace(kept)
         return kept
+
+    def keep_poison(self, port: int) -> None:
+        """Save the steps of requests that ended the worker beside the folder, of all clusters the newest KEPT_POISON."""
+        for file in self.folder.glob("poison-*.plan"):
+            file.replace(self.folder.parent / f"poison-{port}-{file.name.removeprefix('poison-')}")
+        kept = sorted(self.folder.parent.glob("poison-*.plan"), key=lambda path: path.stat().st_mtime)
+        for old in kept[:-KEPT_POISON]:
+            old.unlink(missing_ok=True)
 
     def remove(self) -> None:
         """Remove the folder with everything in it and let go of the lock."""

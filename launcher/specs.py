@@ -115,6 +115,7 @@ def cluster_specs(options: ClusterOptions, run_dir: str, access_fd: int = -1) ->
         run_ahead=options.run_ahead,
         prefix_cache=options.prefix_cache,
         target_itl=options.target_itl,
+        step_deadline=options.hang_timeout,
         record=options.record,
         record_tokens=options.record_tokens,
         self_check=options.log_level == "debug",

@@ -163,6 +163,7 @@ def serve(options: ClusterOptions, run_dir: RunDir, report_fd: int = -1) -> int:
     finally:
         if code != 0:
             run_dir.keep_log(options.port)
+        run_dir.keep_poison(options.port)
         run_dir.remove()
         audience.close()
     return code

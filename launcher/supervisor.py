@@ -14,7 +14,7 @@ import zmq
 from launcher.child import Child
 from launcher.control import ControlServer
 from launcher.specs import ProcessSpec
-from messages.cluster import DEAD, LOADING, READY, STALLED, STARTING, STOPPING, ClusterState, ProcessReport, ProcessState, StopCommand, Stopping
+from messages.cluster import DEAD, LOADING, READY, STALLED, STARTING, STOPPING, ClusterState, Hung, ProcessState, StopCommand, Stopping, ToSupervisor
 from transport.reports import CLUSTER_FEED, SUPERVISOR
 from transport.sockets import Feed, Inbox
 
@@ -98,7 +98,7 @@ class Supervisor:
         return self._code
 
     def _serve(self, context: zmq.Context[Any], death_fd: int) -> None:
-        inbox: Inbox[ProcessReport] = Inbox(context, self._run_dir, SUPERVISOR, ProcessReport)
+        inbox: Inbox[ToSupervisor] = Inbox(context, self._run_dir, SUPERVISOR, ToSupervisor)
         feed = Feed(context, self._run_dir, CLUSTER_FEED)
         control = ControlServer(context, self._run_dir)
         try:
@@ -112,11 +112,14 @@ class Supervisor:
             feed.close()
             control.close()
 
-    def _tick(self, reports: list[ProcessReport], control: ControlServer, feed: Feed, death_fd: int) -> None:
+    def _tick(self, messages: list[ToSupervisor], control: ControlServer, feed: Feed, death_fd: int) -> None:
         now = time.monotonic()
-        for report in reports:
-            child = self._children.get(report.name)
-            self._changed |= child is not None and child.note(report)
+        for message in messages:
+            child = self._children.get(message.name)
+            if isinstance(message, Hung):
+                self._kill(child, message)
+            else:
+                self._changed |= child is not None and child.note(message)
         self._answer(control, now)
         self._heed_signals()
         self._kill_hung(now)
@@ -137,6 +140,10 @@ class Supervisor:
         for child in self._children.values():
             if child.kill_if_hung(now, self._hang_timeout):
                 log.error("%s has not been heard from for %g s or more; killing it", child.name, self._hang_timeout)
+
+    def _kill(self, child: Child | None, hung: Hung) -> None:
+        if child is not None and self._stop_seconds is None and child.kill_incarnation(hung.incarnation):
+            log.error("%s hangs: %s; killing it", child.name, hung.reason)
 
     def _died(self, child: Child, now: float) -> None:
         self._changed = True

@@ -32,7 +32,18 @@ class ProcessReport(msgspec.Struct, frozen=True, kw_only=True, tag="report"):
     memory_bytes: int = 0
 
 
-ToSupervisor = ProcessReport
+class Hung(msgspec.Struct, frozen=True, kw_only=True, tag="hung"):
+    """To the supervisor: a process that this one depends on does not answer, and is to be killed and started again.
+
+    `incarnation` is the one that does not answer; of any other nothing is done.
+    """
+
+    name: str
+    incarnation: int
+    reason: str
+
+
+ToSupervisor = ProcessReport | Hung
 
 
 class ProcessState(msgspec.Struct, frozen=True, kw_only=True):

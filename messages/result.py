@@ -9,16 +9,32 @@ OK, NON_FINITE = 0, 1
 
 
 class WorkerReady(msgspec.Struct, frozen=True, kw_only=True, tag="worker_ready"):
-    """A worker process has loaded and waits to be attached. Sent at its start, then every second until it is attached."""
+    """A worker process has loaded and waits to be attached. Sent at its start, then every second until it is attached.
+
+    `incarnation` counts the starts of this worker. A session belongs to one of them: what else a worker says carries the session.
+    """
 
     worker: str
+    incarnation: int = 0
+
+
+class Origin(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker was started with, as far as its results depend on it."""
+
+    model: str
+    device: str
+    dtype: str
+    kv_dtype: str
+    weights: str
+    dummy_weights: bool
+    max_context: int | None
 
 
 class Attached(msgspec.Struct, frozen=True, kw_only=True, tag="attached"):
     """The geometry a session runs with. `blocks` counts usable blocks with ids 0..blocks-1 (the dummy block is the worker's own).
 
     `max_slots` rows at most; `max_blocks_per_slot` columns in the block table; `max_step_tokens` bounds prefill + decode rows of one plan.
-    `context` is the model's own limit in tokens, `vocab` the number of logits.
+    `context` is the model's own limit in tokens, `vocab` the number of logits. `incarnation` as in WorkerReady.
     """
 
     session: int
@@ -30,6 +46,8 @@ class Attached(msgspec.Struct, frozen=True, kw_only=True, tag="attached"):
     max_step_tokens: int
     context: int
     vocab: int
+    incarnation: int = 0
+    origin: Origin | None = None
 
 
 class ScoreColumns(msgspec.Struct, frozen=True, kw_only=True):

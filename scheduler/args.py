@@ -14,9 +14,9 @@ class SchedulerArgs(ProcessArgs, frozen=True, kw_only=True):
     `chunk_tokens`: prompt tokens computed per step at most. `max_queue` (sequences) and `max_queue_tokens` (prompt tokens) bound the waiting
     line. `run_ahead`: plans in flight at once; 1 waits for every result before the next plan. `prefix_cache` false shares KV blocks only
     between the choices of one request. `target_itl` (seconds): prompt chunks are cut so that a step takes about so long while rows decode.
-    `step_deadline`: seconds without a result before the scheduler reports itself stalled. `drain_seconds`: how long running sequences may
-    go on after SIGTERM. `self_check`: check every invariant when idle. `record`: a file for every message received, without token ids unless
-    `record_tokens`.
+    `step_deadline`: seconds that the first step of its kind may take before the worker is taken to hang (see `scheduler.deadlines`); 0: for
+    ever. `drain_seconds`: how long running sequences may go on after SIGTERM. `self_check`: check every invariant when idle. `record`: a file
+    for every message received, without token ids unless `record_tokens`.
     """
 
     tokenizers: list[str]

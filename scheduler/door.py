@@ -11,6 +11,8 @@ from scheduler.throughput import Throughput
 from scheduler.waiting import Waiting
 from transport.columns import I32
 
+DUPLICATE = Problem(status=409, code="duplicate_key", message="a sequence of this key is running")
+
 
 class Door:
     """Bad requests, requests that can never fit the worker, and those for which the line is too long."""

@@ -1,7 +1,7 @@
 """The scheduler as a state machine: messages and a clock go in, messages come out. No sockets, no time, no randomness of its own."""
 
 import logging
-from collections import Counter
+import math
 from collections.abc import Callable
 
 import msgspec
@@ -10,34 +10,38 @@ import numpy as np
 from messages.admit import Abort, Admit, FromTokenizerProc
 from messages.explain import Explain
 from messages.plan import Attach
+from messages.poison import Poison
 from messages.result import OK, Attached, FromWorker, StepFailed, StepResult, WorkerReady
 from messages.text import Problem
 from messages.tokens import FINISH_END_TOKEN, FINISH_ERROR, FINISH_LENGTH, Refused
 from scheduler.args import SchedulerArgs
-from scheduler.bias import bias_of
-from scheduler.delivery import Delivery, Logprobs, Sampled, failure, read_result
-from scheduler.door import Door
+from scheduler.bias import Bias, bias_of
+from scheduler.deadlines import Deadlines
+from scheduler.delivery import Delivery, Sampled, failure, read_result
+from scheduler.door import DUPLICATE, Door
 from scheduler.errors import ContractError, InvariantError, require
 from scheduler.explain import Scene, explain
 from scheduler.finish import finish_of
+from scheduler.gauges import gauges
 from scheduler.geometry import Geometry, geometry_of
 from scheduler.pace import Pace
 from scheduler.policy import Policy
-from scheduler.requests import WAITING, Request, beginning, misfit, read_admit, reads_prompt, salt_of
-from scheduler.resumed import Fence, sequences_of
+from scheduler.requests import WAITING, Arrival, Request, misfit, read_admit, request_of
+from scheduler.resumed import Fence, keys_of, sequences_of
 from scheduler.scores import delivered
 from scheduler.session import InFlight, Session
 from scheduler.shares import Shares
-from scheduler.slots import Places
 from scheduler.step_sizes import StepSizes
 from scheduler.suspects import Suspects
 from scheduler.tally import Tally
 from scheduler.throughput import Throughput
 from scheduler.waiting import Waiting, score
+from transport.columns import I32
 
 log = logging.getLogger(__name__)
 
 COUNTER_OF = {FINISH_END_TOKEN: "finished_stop", FINISH_LENGTH: "finished_length", FINISH_ERROR: "errors"}
+POISON, STEP_FAILED = "poison_request", "step_failed"
 Outgoing = tuple[str, msgspec.Struct]
 
 
@@ -45,7 +49,7 @@ class Engine:
     """Feed it with `receive` (one message), then call `advance` and send what `take` gives, in order.
 
     `new_session` gives session ids that are never repeated. `now` is in seconds of any steady clock. Every accepted key ends exactly once:
-    finished, cancelled or error.
+    finished, cancelled or error. `incarnation` is the newest of the worker's that was heard of.
     """
 
     def __init__(self, args: SchedulerArgs, new_session: Callable[[], int]) -> None:
@@ -55,6 +59,8 @@ class Engine:
         self._args = args
         self._new_session = new_session
         self._attaching: int | None = None
+        self._found: list[Poison] = []
+        self.incarnation = self._arrivals = 0
         self._tokenizers = {name: number for number, name in enumerate(args.tokenizers)}
         self._live: dict[int, Request] = {}
         self._shares = Shares()
@@ -66,8 +72,8 @@ class Engine:
         self._door = Door(args, self._waiting, self.tally, self._throughput)
         self._fence = Fence()
         self._closing: Problem | None = None
-        self._arrivals = 0
-        self._progress = 0.0
+        self._now = self._progress = self._excused = 0.0
+        self._deadlines = Deadlines(args.step_deadline)
         self._out: list[Outgoing] = []
 
     # What comes in
@@ -78,6 +84,7 @@ class Engine:
 
     def receive(self, message: FromTokenizerProc | FromWorker, now: float) -> None:
         """Take one message in. Raises ContractError when its content breaks the contract; nothing of it has been used then."""
+        self._now = now
         match message:
             case StepResult():
                 self._on_result(message, now)
@@ -96,10 +103,12 @@ class Engine:
 
     def advance(self, now: float) -> None:
         """Compose and send plans as far as the run-ahead allows."""
-        session = self.session
-        while session is not None and session.may_plan:
-            composition = self._policy.compose(session)
+        self._now = now
+        while (session := self.session) is not None and session.may_plan:
+            composition = None if self._suspects.finished(now, idle=False) else self._policy.compose(session)
             if composition is None:
+                if not session.inflight and self._suspects.finished(now, idle=True):
+                    self._attach()
                 return
             if not session.inflight:
                 self._progress = now
@@ -110,13 +119,15 @@ class Engine:
         out, self._out = self._out, []
         return out
 
+    def take_poison(self) -> list[Poison]:
+        """Requests that were found to end the worker since the last call; they have been failed."""
+        found, self._found = self._found, []
+        return found
+
     def tokenizer_lost(self, name: str, incarnation: int | None = None) -> None:
         """Nobody waits any more for the keys of this tokenizer: `incarnation` of it, and those before, are over; None: nothing reaches it."""
         if incarnation is None or self._fence.ended(name, incarnation):
-            self._cancel_all_of(name)
-
-    def _cancel_all_of(self, tokenizer: str) -> None:
-        self._cancel([key for key, request in self._live.items() if self._args.tokenizers[request.tokenizer] == tokenizer], "cancelled")
+            self._cancel(keys_of(self._tokenizers[name], self._live), "cancelled")
 
     def close(self) -> None:
         """Accept nothing from now on; what is live goes on."""
@@ -139,10 +150,26 @@ class Engine:
         """Of the attached worker; None while none is attached."""
         return None if self.session is None else self.session.geometry
 
-    def stalled(self, now: float) -> bool:
-        """A plan has been in flight for longer than the step deadline."""
-        session = self.session
-        return session is not None and bool(session.inflight) and now - self._progress > self._args.step_deadline
+    def overdue(self, now: float) -> str | None:
+        """That the worker hangs, as a sentence: it has not answered a plan within its deadline."""
+        return None if self.session is None else self.session.overdue(self._deadlines, self._since, now)
+
+    def give_up(self, now: float) -> str | None:
+        """Why the worker is to be killed; said once for each session. The next step of the kind that is overdue gets more time."""
+        return None if self.session is None else self.session.give_up(self._deadlines, self._since, now)
+
+    def awaited(self, now: float) -> dict[str, float]:
+        """Seconds for which the oldest plan in flight has been awaited, and after which it is late (0 and 0: none is; the latter 0: never)."""
+        waited, limit = (0.0, 0.0) if self.session is None else self.session.awaited(self._deadlines, self._since, now)
+        return {"awaited_seconds": waited, "deadline_seconds": limit if limit < math.inf else 0.0}
+
+    @property
+    def _since(self) -> float:
+        return max(self._progress, self._excused)
+
+    def excuse(self, now: float) -> None:
+        """This process has not run for a while; perhaps the worker has not either."""
+        self._excused = now
 
     @property
     def blocked(self) -> str:
@@ -150,25 +177,8 @@ class Engine:
         return "worker" if self.session is None else self._policy.blocked if self._waiting else ""
 
     def gauges(self) -> dict[str, float]:
-        """Numbers now. blocks == blocks_free + blocks_cached + blocks_retiring + blocks_used."""
-        session = self.session
-        slots = slots_free = blocks = free = cached = retiring = 0
-        if session is not None:
-            slots, slots_free = session.geometry.slots, session.slots.free
-            pool = session.pool
-            blocks, free, cached, retiring = session.geometry.blocks, pool.blocks.free, pool.unused, pool.blocks.retiring
-        return {
-            "running": len(self._live) - len(self._waiting),
-            "waiting": len(self._waiting),
-            "waiting_tokens": self._waiting.tokens,
-            "slots": slots,
-            "slots_used": slots - slots_free,
-            "blocks": blocks,
-            "blocks_free": free,
-            "blocks_cached": cached,
-            "blocks_retiring": retiring,
-            "blocks_used": blocks - free - cached - retiring,
-        }
+        """Numbers now; see `scheduler.gauges`."""
+        return gauges(self.session, self._waiting, len(self._live))
 
     def repair(self, error: InvariantError) -> None:
         """Our own state is wrong: give the worker a new session and run everything live again from its tokens.
@@ -209,39 +219,32 @@ class Engine:
         sequences = sequences_of(admit, prompt)
         if self._fence.is_late(admit):
             return
-        if self._fence.ended(admit.tokenizer, admit.incarnation - 1):
-            self._cancel_all_of(admit.tokenizer)
+        Engine.tokenizer_lost(self, admit.tokenizer, admit.incarnation - 1)  # not to be recorded: it follows from the message
         bias = bias_of(admit, prompt.size)
         problem = self._closing or self._door.refusal(admit, sequences, bias, self.session)
         leader: Request | None = None
-        duplicate = Problem(status=409, code="duplicate_key", message="a sequence of this key is running")
         for key, seed, tokens in zip(admit.keys, admit.seeds, sequences, strict=True):
-            refusal = problem or (duplicate if key in self._live else None)
+            refusal = problem or (DUPLICATE if key in self._live else None)
             if refusal is not None:
                 self.tally.add("refused")
                 self._out.append((admit.tokenizer, Refused(key, refusal)))
                 continue
-            self._arrivals += 1
-            request = Request(
-                key=key, tokenizer=self._tokenizers[admit.tokenizer], seed=seed, sampling=admit.sampling,
-                end_ids=admit.end_ids, max_tokens=admit.max_tokens, prompt_len=prompt.size, tokens=tokens,
-                order=self._arrivals, score=score(admit.priority, now), arrived=now, priority=admit.priority, tenant=admit.tenant,
-                salt=salt_of(admit, leader, self._arrivals, self._args.prefix_cache),
-                fitted=self.session is not None,
-                leader=None if reads_prompt(admit) else leader,
-                bias=bias, top_scores=admit.sampling.prompt_logprobs, pooling=admit.pooling,
-                ran=tokens.size > prompt.size,
-            )  # fmt: skip
-            self._accept(request)
+            request = self._accept(admit, key, seed, tokens, bias, leader, now)
             if leader is None:
                 leader = request
                 self.tally.add("prompt_tokens", prompt.size)
 
-    def _accept(self, request: Request) -> None:
-        self._live[request.key] = request
+    def _accept(self, admit: Admit, key: int, seed: int, tokens: I32, bias: Bias | None, leader: Request | None, now: float) -> Request:
+        self._arrivals += 1
+        place = Arrival(self._arrivals, now, score(admit.priority, now))
+        request = request_of(admit, key, seed, tokens, bias, leader, place, self._args.prefix_cache)
+        request.tokenizer = self._tokenizers[admit.tokenizer]
+        request.fitted, request.held = self.session is not None, self._suspects.holds(key)
+        self._live[key] = request
         self._shares.join(request.tenant)
         self._waiting.push(request)
         self.tally.add("accepted")
+        return request
 
     def _on_explain(self, question: Explain) -> None:
         if question.tokenizer not in self._tokenizers:
@@ -256,18 +259,15 @@ class Engine:
                 self._end(request, counter)
 
     def _fail(self, request: Request, problem: Problem) -> None:
-        index = self._known(request) - request.prompt_len
+        session = None if request.slot == WAITING else self.session
+        index = (request.tokens.size if session is None else int(session.slots.length[request.slot])) - request.prompt_len
         self._out.append((self._args.tokenizers[request.tokenizer], failure(request.key, index, problem, FINISH_ERROR)))
         self._end(request, "errors")
-
-    def _known(self, request: Request) -> int:
-        if self.session is None or request.slot == WAITING:
-            return request.tokens.size
-        return int(self.session.slots.length[request.slot])
 
     def _end(self, request: Request, counter: str) -> None:
         """The one way out of a live key."""
         del self._live[request.key]
+        self._suspects.ended(request.key)
         self.tally.add(counter)
         self._shares.leave(request.tenant)
         if self.session is None or request.slot == WAITING:
@@ -289,13 +289,15 @@ class Engine:
             sampled = read_result(result, awaited.sampled, session.geometry.vocab)
             scored = list(delivered(session.slots, awaited.scores, result.scores))
         except ContractError as error:
-            self._session_broken(session, [awaited], str(error))
+            self._session_broken(session, [awaited], STEP_FAILED, str(error))
             raise
         session.retire()
         self.tally.add("steps")
-        self.step_sizes.add(awaited.prefill + awaited.rows)
-        self._throughput.add(awaited.prefill + awaited.rows, now - max(awaited.sent, self._progress))
-        self._pace.add(awaited.prefill, awaited.rows, result.seconds)
+        work, took = awaited.work, now - max(awaited.sent, self._progress)
+        self.step_sizes.add(work.prefill + work.rows)
+        self._throughput.add(work.prefill + work.rows, took)
+        self._deadlines.add(work, took)
+        self._pace.add(work.prefill, work.rows, result.seconds)
         self._progress = now
         self._out += [(self._args.tokenizers[number], message) for number, message in scored]
         self._deliver(session, sampled, now)
@@ -319,41 +321,33 @@ class Engine:
         slots.length[rows] = length
         session.grown(rows, length)
         if len(self._shares) > 1:
-            self._charge(session, fresh)
+            self._shares.charge_each(session.slots.tenants(fresh))
         finish = finish_of(slots, rows, length, token, status)
         self.tally.add("generation_tokens", fresh.size)
         index = length - slots.prompt_len[rows] - good
-        first = {
-            request.key: beginning(request, now) for slot in rows[index == 0].tolist() if (request := slots.requests[slot]) is not None
-        }  # fmt: skip
+        first = slots.beginnings(rows[index == 0], now)
         delivery = Delivery(place, slots.tokenizer[rows], slots.key[rows], token, finish, index, status, first)
-        self._send(delivery, sampled.logprobs, sampled.slots.size)
+        for number, message in delivery.messages(sampled.logprobs, sampled.slots.size):
+            self._out.append((self._args.tokenizers[number], message))
         if self._suspects:
-            self._suspects.clear(slots.key[fresh].tolist())
+            self._suspects.progressed(slots.key[fresh].tolist())
         if failed:
             for slot in rows[~good].tolist():
                 session.pool.forget(slot)
         for done in np.flatnonzero(finish).tolist():
             self._end(self._live[int(delivery.key[done])], COUNTER_OF[int(finish[done])])
 
-    def _charge(self, session: Session, rows: Places) -> None:
-        """Each of `rows` costs its tenant a token."""
-        tenants = Counter(request.tenant for slot in rows.tolist() if (request := session.slots.requests[slot]) is not None)
-        for tenant, tokens in tenants.items():
-            self._shares.charge(tenant, tokens)
-
-    def _send(self, delivery: Delivery, logprobs: Logprobs | None, rows: int) -> None:
-        for number, message in delivery.messages(logprobs, rows):
-            self._out.append((self._args.tokenizers[number], message))
-
     # The worker
 
     def _on_ready(self, ready: WorkerReady) -> None:
         if ready.worker != self._args.worker:
             raise ContractError(f"a worker called {ready.worker!r} is ready; expected {self._args.worker!r}")
+        if ready.incarnation < self.incarnation:
+            return
+        self.incarnation = ready.incarnation
         session = self.session
         if session is not None and session.inflight:
-            self._session_broken(session, list(session.inflight), "the worker has restarted with a step in flight")
+            self._session_broken(session, list(session.inflight), POISON, session.given_up or "the worker died with a step in flight")
         else:
             self._attach()
 
@@ -361,17 +355,19 @@ class Engine:
         session = self.session
         if session is not None and failed.session == session.number:
             lost = [plan for plan in session.inflight if plan.step == failed.step]
-            self._session_broken(session, lost, f"the worker could not run step {failed.step}: {failed.message}")
+            self._session_broken(session, lost, STEP_FAILED, f"the worker could not run step {failed.step}: {failed.message}")
 
-    def _session_broken(self, session: Session, lost: list[InFlight], why: str) -> None:
-        """The `lost` plans gave nothing. Their rows run again from their tokens, but not for ever."""
+    def _session_broken(self, session: Session, lost: list[InFlight], code: str, why: str) -> None:
+        """The `lost` plans gave nothing. Their rows run again from their tokens; one that is found to be the cause ends with `code`."""
         log.error("session %d ends: %s", session.number, why)
         self.tally.add("failed_steps")
         touched = {slot for plan in lost for slot in plan.touched.tolist()}
-        culprits = self._suspects.failed({request.key for slot in touched if (request := session.slots.requests[slot]) is not None})
-        problem = Problem(status=500, code="step_failed", message=f"the step that computes this sequence fails every time: {why}")
-        for key in sorted(culprits):
-            self._fail(self._live[key], problem)
+        keys = {request.key for slot in touched if (request := session.slots.requests[slot]) is not None}
+        culprit = self._suspects.failed(keys) if keys else None
+        if culprit is not None:
+            self._found.append(session.poison(why))
+            told = "this sequence ends the worker" if code == POISON else "the step that computes this sequence fails"
+            self._fail(self._live[culprit], Problem(status=500, code=code, message=f"{told} every time, with nothing else in flight too: {why}"))
         self._attach()
 
     def _attach(self) -> None:
@@ -380,16 +376,20 @@ class Engine:
             for request in self.session.evacuate():
                 self._waiting.push(request)
         self.session = None
+        self._suspects.begin(len(self._live), self._now)
+        self._waiting.hold(self._suspects.holds)
         self._attaching = self._new_session()
         self._out.append((self._args.worker, Attach(self._attaching)))
 
     def _on_attached(self, attached: Attached, now: float) -> None:
         if attached.session != self._attaching:
             return
+        self.incarnation = max(self.incarnation, attached.incarnation)
         geometry = geometry_of(attached, self._args.max_context)
         self._attaching = None
-        self.session = Session(attached.session, geometry, self._args, self.tally)
+        self.session = Session(attached, geometry, self._args, self.tally, self._suspects.lone)
         self._progress = now
+        self._suspects.attached(now)
         for request in self._waiting.all():
             problem = misfit(request.tokens, request.bias, geometry)
             if problem is not None and request.fitted:

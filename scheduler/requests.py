@@ -23,12 +23,12 @@ class Request:
     time, and `began` when it first got a slot, None before. `salt` names the prefixes it may share, None when it shares nothing. `leader` is the
     first choice of the same prompt, None for the first itself. `fitted`: it has been checked against a worker's geometry. `ran`: it had a slot
     before. `cached`: tokens it did not have to compute when it first got one. `hit`: cached tokens last seen while it waited, None before.
-    `passes`: how often others went past it. `bias`: changes to its logits. `top_scores`: alternatives of its prompt's logprobs, -1 when none are
-    wanted; those at positions below `scored` have been delivered. `pooling`: it wants sums of hidden states instead.
+    `passes`: how often others went past it. `held`: it may not run in this session (see `scheduler.suspects`). `bias`: changes to its logits.
+    `top_scores`: alternatives of its prompt's logprobs, -1 when none are wanted; those at positions below `scored` have been delivered.
+    `pooling`: it wants sums of hidden states instead.
     """
 
     key: int
-    tokenizer: int
     seed: int
     sampling: SamplingParams
     end_ids: list[int]
@@ -41,7 +41,8 @@ class Request:
     priority: int
     tenant: str
     salt: str | None
-    fitted: bool
+    tokenizer: int = 0
+    fitted: bool = False
     leader: "Request | None" = None
     bias: Bias | None = None
     top_scores: int = -1
@@ -49,6 +50,7 @@ class Request:
     pooling: Pooling = ""
     slot: int = WAITING
     ran: bool = False
+    held: bool = False
     began: float | None = None
     cached: int = 0
     preemptions: int = 0
@@ -58,6 +60,41 @@ class Request:
     def limit(self, geometry: Geometry) -> int:
         """Tokens (prompt + generated) at which it ends."""
         return geometry.context if self.max_tokens is None else min(self.prompt_len + self.max_tokens, geometry.context)
+
+
+class Arrival(NamedTuple):
+    """Number and time of a request, and its place in the line."""
+
+    order: int
+    time: float
+    score: float
+
+
+def request_of(
+    admit: Admit, key: int, seed: int, tokens: I32, bias: Bias | None, leader: Request | None, arrival: Arrival, cache: bool
+) -> Request:  # fmt: skip
+    """The request of one of the Admit's keys, of which `tokens` are known. `cache` as in `salt_of`."""
+    prompt_len = len(admit.prompt) // 4
+    return Request(
+        key=key,
+        seed=seed,
+        sampling=admit.sampling,
+        end_ids=admit.end_ids,
+        max_tokens=admit.max_tokens,
+        prompt_len=prompt_len,
+        tokens=tokens,
+        order=arrival.order,
+        score=arrival.score,
+        arrived=arrival.time,
+        priority=admit.priority,
+        tenant=admit.tenant,
+        salt=salt_of(admit, leader, arrival.order, cache),
+        leader=None if reads_prompt(admit) else leader,
+        bias=bias,
+        top_scores=admit.sampling.prompt_logprobs,
+        pooling=admit.pooling,
+        ran=tokens.size > prompt_len,
+    )
 
 
 class Beginning(NamedTuple):

@@ -3,24 +3,27 @@
 import logging
 import random
 import time
+from pathlib import Path
 from typing import Any
 
 import zmq
 
 from messages.admit import FromTokenizerProc
-from messages.cluster import DEAD, LOADING, READY, STALLED, STOPPING, ClusterState
+from messages.cluster import DEAD, LOADING, READY, STALLED, STOPPING, ClusterState, Hung
 from messages.plan import StepPlan
+from messages.poison import Poison
 from messages.result import FromWorker
 from messages.text import Problem
 from scheduler.args import SchedulerArgs
 from scheduler.engine import Engine
 from scheduler.errors import ContractError, InvariantError
 from scheduler.geometry import Geometry
+from scheduler.poison import keep_poison
 from scheduler.recorded import RecordedEngine
 from scheduler.recorder import start_recording
 from scheduler.tracing import Tracing
 from transport.lifetime import Lifetime
-from transport.reports import CLUSTER_FEED, Reporter
+from transport.reports import CLUSTER_FEED, SUPERVISOR, Reporter
 from transport.sockets import Inbox, Outbox, Subscription
 from transport.trace import open_trace
 
@@ -29,6 +32,8 @@ log = logging.getLogger(__name__)
 TICK_SECONDS = 0.2
 STUCK_SECONDS = 5.0
 LINGER_MS = 500
+PAUSE_SECONDS = 2.0
+"""A turn that comes so much later than the one before was kept from running, as others may have been."""
 MOST_REPAIRS, REPAIR_WINDOW_SECONDS = 5, 60.0
 
 
@@ -57,6 +62,7 @@ class Service:
         self._inbox: Inbox[FromTokenizerProc | FromWorker] = Inbox(self._context, args.run_dir, args.name, FromTokenizerProc | FromWorker)
         names = [args.worker, *args.tokenizers]
         self._outboxes = {name: Outbox(self._context, args.run_dir, name, linger_ms=LINGER_MS) for name in names}
+        self._supervisor = Outbox(self._context, args.run_dir, SUPERVISOR, linger_ms=LINGER_MS)
         self._cluster: Subscription[ClusterState] = Subscription(self._context, args.run_dir, CLUSTER_FEED, ClusterState)
         self._recorder = None if args.record is None else start_recording(args)
         self._engine = Engine(args, Sessions()) if self._recorder is None else RecordedEngine(args, Sessions(), self._recorder)
@@ -83,7 +89,10 @@ class Service:
 
     def _turn(self) -> None:
         self._inbox.wait(TICK_SECONDS)
-        now = self._beat = time.monotonic()
+        now = time.monotonic()
+        if now - self._beat > PAUSE_SECONDS:
+            self._engine.excuse(now)
+        self._beat = now
         self._take_in(now)
         composing = time.monotonic()
         try:
@@ -94,6 +103,7 @@ class Service:
         if now - self._tick >= TICK_SECONDS:
             self._tick = now
             self._watch_cluster()
+            self._watch_worker(now)
             self._self_check()
             self._report(now)
 
@@ -132,7 +142,9 @@ class Service:
         self._engine.repair(error)
 
     def _send(self, composing: float = 0.0) -> None:
-        """`composing`: since when what is sent was made."""
+        """`composing`: since when what is sent was made. A request's steps are kept before its client hears of its end."""
+        for poison in self._engine.take_poison():
+            self._keep(poison)
         for name, message in self._engine.take():
             if not self._outboxes[name].send(message) and name != self._args.worker:
                 self._engine.tokenizer_lost(name)
@@ -153,13 +165,25 @@ class Service:
                     self._over[process.name] = over
                     self._engine.tokenizer_lost(process.name, over)
 
+    def _watch_worker(self, now: float) -> None:
+        """Have a worker that misses a deadline killed, once: the next one is of another session."""
+        why = self._engine.give_up(now)
+        if why is not None:
+            log.error("%s hangs: %s", self._args.worker, why)
+            self._supervisor.send(Hung(name=self._args.worker, incarnation=self._engine.incarnation, reason=why))
+
+    def _keep(self, poison: Poison) -> None:
+        path = keep_poison(Path(self._args.run_dir), poison)
+        kept = "" if path is None else f"; its steps, with its token ids, are in {path}, for `replay`"
+        log.error("a request was found to end the worker and has been failed: %s%s", poison.why, kept)
+
     def _report(self, now: float) -> None:
         counters = {name: float(count) for name, count in self._engine.tally.counts.items()}
         counters |= self._engine.step_sizes.counters()
         counters["bad_frames"] = self._inbox.bad_frames
         if self._recorder is not None:
             counters["record_errors"] = self._recorder.errors
-        self._reporter.numbers(self._engine.gauges(), counters)
+        self._reporter.numbers(self._engine.gauges() | self._engine.awaited(now), counters)
         geometry = self._engine.geometry
         if geometry is not None and geometry != self._facts:
             self._facts = geometry
@@ -178,8 +202,8 @@ class Service:
             return STOPPING, ""
         if self._engine.geometry is None:
             return LOADING, "waiting for the worker"
-        if self._engine.stalled(now):
-            return STALLED, f"no result from the worker for {self._args.step_deadline:g} s"
+        if (overdue := self._engine.overdue(now)) is not None:
+            return STALLED, overdue
         return READY, ""
 
     def _drain(self) -> None:
@@ -200,6 +224,7 @@ class Service:
         self._reporter.close()
         self._inbox.close()
         self._cluster.close()
+        self._supervisor.close()
         for outbox in self._outboxes.values():
             outbox.close()
         self._context.term()

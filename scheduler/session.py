@@ -10,9 +10,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from messages.plan import Scores, StepPlan
+from messages.poison import Poison
+from messages.result import Attached
 from scheduler.args import SchedulerArgs
 from scheduler.bias import biases
 from scheduler.blocks import Columns
+from scheduler.deadlines import Deadlines, Work
 from scheduler.errors import InvariantError, require
 from scheduler.geometry import Geometry
 from scheduler.headroom import Headroom
@@ -28,14 +31,13 @@ from transport.columns import I32, pack_slots
 
 @dataclass(frozen=True, slots=True)
 class InFlight:
-    """A plan whose result is awaited. `sampled`: the slot column its result must have; `prefill` tokens and decode `rows`; `sent`: when; `scores`:
-    prompt positions whose logprobs it must have."""
+    """A plan whose result is awaited. `sampled`: the slot column its result must have; `sent`: when; `scores`: prompt positions whose logprobs it
+    must have."""
 
     step: int
     sampled: bytes
     touched: I32
-    prefill: int
-    rows: int
+    work: Work
     sent: float
     scores: Scores | None
 
@@ -52,14 +54,17 @@ class Ready:
 
 
 class Session:
-    def __init__(self, number: int, geometry: Geometry, args: SchedulerArgs, tally: Tally) -> None:
-        self.number = number
+    """Of the worker `attached`. With `keeps` its plans are kept for `poison`."""
+
+    def __init__(self, attached: Attached, geometry: Geometry, args: SchedulerArgs, tally: Tally, keeps: bool = False) -> None:
+        self.number = attached.session
         self.geometry = geometry
         self.slots = Slots(geometry)
         self.pool = Pool(geometry, args.prefix_cache, tally)
         self.headroom = Headroom(geometry.block_size)
         self.inflight: deque[InFlight] = deque()
         self.prefilling: list[int] = []
+        self.given_up: str | None = None
         self._run_ahead = args.run_ahead
         self._keep = args.prefix_cache
         self._tally = tally
@@ -68,6 +73,8 @@ class Session:
         self._refused: Request | None = None
         self._refused_at = 0
         self._decode = b""
+        self._attached = attached
+        self._kept: list[StepPlan] | None = [] if keeps else None
 
     @property
     def may_plan(self) -> bool:
@@ -221,11 +228,10 @@ class Session:
         sampled = np.asarray([chunk.slot for chunk in composition.chunks if chunk.last], dtype=np.int32).tobytes() + composition.decode.tobytes()
         touched = np.concatenate([np.asarray([chunk.slot for chunk in composition.chunks], dtype=np.int32), composition.decode])
         self.slots.last_step[touched] = self._step
-        prefill = sum(chunk.count for chunk in composition.chunks)
         scored = scores(self.slots, composition.chunks)
         for request, _ in composition.admitted:
             request.began = now if request.began is None else request.began
-        self.inflight.append(InFlight(self._step, sampled, touched, prefill, composition.decode.size, now, scored))
+        self.inflight.append(InFlight(self._step, sampled, touched, self._work(composition), now, scored))
         self.headroom.planned()
         sealed = StepPlan(
             session=self.number,
@@ -241,7 +247,14 @@ class Session:
         )
         self._released = []
         self._decode = decode
+        if self._kept is not None:
+            self._kept.append(sealed)
         return sealed
+
+    def _work(self, composition: Composition) -> Work:
+        decode, chunks = composition.decode, composition.chunks
+        reads = int(self.slots.planned[decode].sum()) + sum(chunk.count * (chunk.start + chunk.count) for chunk in chunks)
+        return Work(sum(chunk.count for chunk in chunks), decode.size, reads)
 
     def retire(self) -> InFlight:
         """The oldest plan's result is here: what only it could still touch becomes free."""
@@ -262,6 +275,33 @@ class Session:
             self.prefilling.remove(slot)
         self.pool.end(slot, int(self.slots.last_step[slot]))
         self._released += self.slots.end(slot)
+
+    def awaited(self, deadlines: Deadlines, since: float, now: float) -> tuple[float, float]:
+        """How long the oldest plan in flight has been awaited, `since` then or since it was sent, and how long it may be; 0 and 0 without one."""
+        if not self.inflight:
+            return 0.0, 0.0
+        return max(0.0, now - max(self.inflight[0].sent, since)), deadlines.of(self.inflight[0].work)
+
+    def overdue(self, deadlines: Deadlines, since: float, now: float) -> str | None:
+        """That the oldest plan in flight is late: a sentence. Once it was given up that stays so."""
+        waited, limit = self.awaited(deadlines, since, now)
+        if self.given_up is not None or waited <= limit:
+            return self.given_up
+        work = self.inflight[0].work
+        return f"no result for {limit:.0f} s of a step with {work.prefill} prompt tokens and {work.rows} decode rows"
+
+    def give_up(self, deadlines: Deadlines, since: float, now: float) -> str | None:
+        """What `overdue` says, once."""
+        if self.given_up is not None or (why := self.overdue(deadlines, since, now)) is None:
+            return None
+        deadlines.missed(self.inflight[0].work)
+        self.given_up = why
+        return why
+
+    def poison(self, why: str) -> Poison:
+        """All its plans, which ended the worker."""
+        plans = self._kept or []
+        return Poison(attached=self._attached, plans=plans, answered=len(plans) - len(self.inflight), why=why)
 
     def rescue(self, request: Request) -> bool:
         """Take a live request out of a session whose state is wrong; False when its tokens are lost."""

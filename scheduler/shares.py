@@ -1,6 +1,6 @@
 """Fair shares between tenants: deficit round robin over tokens (Shreedhar and Varghese, 1995)."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 QUANTUM = 1024
 
@@ -47,6 +47,11 @@ class Shares:
             for tenant, credit in self._credit.items():
                 self._credit[tenant] = min(credit + rounds * QUANTUM, QUANTUM)
         return next(tenant for tenant, credit in self._credit.items() if credit > 0 and tenant in waiting)
+
+    def charge_each(self, tokens: Mapping[str, int]) -> None:
+        """`charge` of several tenants."""
+        for tenant, number in tokens.items():
+            self.charge(tenant, number)
 
     def charge(self, tenant: str, tokens: int) -> None:
         """The tenant has used `tokens`. Without credit it goes to the end of the round."""

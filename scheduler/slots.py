@@ -1,12 +1,14 @@
 """The slot table: one column per fact, one row per slot."""
 
+from collections import Counter
+
 import numpy as np
 from numpy.typing import NDArray
 
 from scheduler.epochs import Epochs
 from scheduler.errors import require
 from scheduler.geometry import Geometry
-from scheduler.requests import Request
+from scheduler.requests import Beginning, Request, beginning
 from transport.columns import I32, I64
 
 Places = NDArray[np.intp]
@@ -98,6 +100,14 @@ class Slots:
     def known(self, slot: int) -> I32:
         """A copy of the row's tokens."""
         return self.history[slot, : self.length[slot]].copy()
+
+    def beginnings(self, rows: Places, now: float) -> dict[int, Beginning]:
+        """Of running rows that get their first token, by key."""
+        return {request.key: beginning(request, now) for slot in rows.tolist() if (request := self.requests[slot]) is not None}
+
+    def tenants(self, rows: Places) -> Counter[str]:
+        """How many of running `rows` each tenant has."""
+        return Counter(request.tenant for slot in rows.tolist() if (request := self.requests[slot]) is not None)
 
     def check(self, run_ahead: int) -> None:
         """Raises InvariantError. `run_ahead`: plans in flight at most."""

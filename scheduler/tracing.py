@@ -35,7 +35,7 @@ class Tracing:
         self._trace.close()
 
     def _plan(self, session: int, step: int, inflight: tuple[InFlight, ...], begin: float, end: float) -> list[Span]:
-        prefill, rows = next(((one.prefill, one.rows) for one in inflight if one.step == step), (0, 0))
+        prefill, rows = next((one.work[:2] for one in inflight if one.step == step), (0, 0))
         args: dict[str, Value] = {"step": step, "session": session, "prefill_tokens": prefill, "decode_rows": rows}
         return [self._track.span(PLAN, begin, end, args, (session, step), flow_out=True)]
 

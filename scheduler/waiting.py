@@ -32,6 +32,8 @@ def seniority(request: Request) -> tuple[float, int]:
 class Waiting:
     """`tokens`: of all that wait. `shares` knows the tenant of every live request.
 
+    Rows that are held (see `scheduler.suspects`) are in nobody's way: `next` does not give them.
+
     Of the line of the tenant whose turn it is the first WINDOW with the priority of the first are looked at and the one with the longest
     cache hit goes first; the first is passed at most MOST_PASSES times. Rows that ran already (preempted, or their worker died) go before it,
     unless its priority is higher and they have not waited long enough to make up for that.
@@ -40,6 +42,7 @@ class Waiting:
     def __init__(self, shares: Shares) -> None:
         self._shares = shares
         self._returning: list[Entry] = []
+        self._held: list[Entry] = []
         self._lines: dict[str, list[Entry]] = {}
         self._number = 0
         self.tokens = 0
@@ -50,6 +53,7 @@ class Waiting:
     def reset(self, requests: list[Request]) -> None:
         """Begin anew with these."""
         self._returning.clear()
+        self._held.clear()
         self._lines.clear()
         self._number = self.tokens = 0
         for request in requests:
@@ -57,10 +61,19 @@ class Waiting:
             self.push(request)
 
     def push(self, request: Request) -> None:
-        line = self._returning if request.ran else self._lines.setdefault(request.tenant, [])
-        insort(line, (request.score, request.order, request))
+        if not request.ran and not request.held:
+            self._lines.setdefault(request.tenant, [])
+        insort(self._line(request), (request.score, request.order, request))
         self._number += 1
         self.tokens += request.tokens.size
+
+    def hold(self, held: Callable[[int], bool]) -> None:
+        """From now on those are held of whose keys this is true, and no others."""
+        for request in self.all():
+            if request.held != held(request.key):
+                self.remove(request)
+                request.held = not request.held
+                self.push(request)
 
     def next(self, hit: Callable[[Request], int]) -> Request | None:
         """Who is to be admitted next, left in its place. `hit` gives the tokens of a request that are cached."""
@@ -88,12 +101,14 @@ class Waiting:
     def remove(self, request: Request) -> None:
         line = self._line(request)
         del line[self._index(line, request)]
-        if not line and not request.ran:
+        if not line and not request.ran and not request.held:
             del self._lines[request.tenant]
         self._number -= 1
         self.tokens -= request.tokens.size
 
     def _line(self, request: Request) -> list[Entry]:
+        if request.held:
+            return self._held
         return self._returning if request.ran else self._lines[request.tenant]
 
     def _index(self, line: list[Entry], request: Request) -> int:
@@ -101,20 +116,21 @@ class Waiting:
 
     def all(self) -> list[Request]:
         """Every waiting request, in order of arrival."""
-        entries = [*self._returning, *(entry for line in self._lines.values() for entry in line)]
+        entries = [*self._returning, *self._held, *(entry for line in self._lines.values() for entry in line)]
         return sorted((entry[2] for entry in entries), key=lambda request: request.order)
 
     def check(self) -> None:
         """Raises InvariantError when the counts do not add up or a line is out of order."""
         everyone = self.all()
-        lines = [self._returning, *self._lines.values()]
+        lines = [self._returning, self._held, *self._lines.values()]
         facts = {
             "waiting tokens do not add up": self.tokens == sum(request.tokens.size for request in everyone),
             "waiting requests do not add up": self._number == len(everyone),
             "a line is out of order": all(line == sorted(line) for line in lines),
             "an empty line is kept": all(self._lines.values()),
             "a request is in the wrong line": all(
-                request.tenant == tenant and not request.ran for tenant, line in self._lines.items() for _, _, request in line
+                request.tenant == tenant and not request.ran and not request.held for tenant, line in self._lines.items() for _, _, request in line
             ),
+            "a held request is in the line, or another is not": {order for _, order, _ in self._held} == {one.order for one in everyone if one.held},
         }
         require(facts)

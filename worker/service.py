@@ -7,7 +7,7 @@ import zmq
 
 from messages.cluster import READY, STOPPING
 from messages.plan import Attach, Shutdown, StepPlan, ToWorker
-from messages.result import Attached, FromWorker, StepFailed, WorkerReady
+from messages.result import Attached, FromWorker, Origin, StepFailed, WorkerReady
 from transport.lifetime import Lifetime
 from transport.reports import Reporter
 from transport.sockets import Inbox, Outbox
@@ -60,7 +60,7 @@ class Service:
                 self._pulse.beat()
                 if self._session == NO_SESSION and time.monotonic() - last_ready >= READY_SECONDS:
                     last_ready = time.monotonic()
-                    self._send(WorkerReady(worker=self._args.name))
+                    self._send(WorkerReady(worker=self._args.name, incarnation=self._args.incarnation))
                 if self._inbox.wait(WAIT_SECONDS):
                     self._handle_all()
                 else:
@@ -122,6 +122,8 @@ class Service:
                 max_step_tokens=engine.max_step_tokens,
                 context=engine.config.context,
                 vocab=engine.slots.vocab,
+                incarnation=self._args.incarnation,
+                origin=_origin(self._args),
             )
         )
 
@@ -154,3 +156,15 @@ class Service:
                 "bad_frames": float(self._inbox.bad_frames),
             },
         )
+
+
+def _origin(args: WorkerArgs) -> Origin:
+    return Origin(
+        model=args.model,
+        device=args.device,
+        dtype=args.dtype,
+        kv_dtype=args.kv_dtype,
+        weights=args.weights,
+        dummy_weights=args.dummy_weights,
+        max_context=args.max_context,
+    )

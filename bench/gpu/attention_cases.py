@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from bench.gpu.case import BF16, BUILDING, DEVICE, Case, normal, relative, sets_for
-from kernels import decode_attention, prefill_attention
+from kernels import decode_attention, hopper, prefill_attention
 from kernels.attention import AttentionBatch, plan_attention
 
 BLOCK = 16
@@ -82,12 +82,13 @@ def decode_case(name: str, shape: str, lengths: list[int], cache: torch.dtype = 
         decode_attention.decode(problem.q, problem.k[number], problem.v[number], *where, None, problem.scale, problem.out)
 
     shares: dict[decode_attention.Settings, decode_attention.Shares] = {}
-    own = decode_attention.settings_for(len(lengths), kv_heads, size)
+    own = decode_attention.settings_for(len(lengths), kv_heads, size, hopper.fits(problem.q, problem.k[0], None))
     ways = {"line": decode_attention.LINE, "items": decode_attention.ITEMS, "either": decode_attention.EITHER}
     variants: dict[str, Any] = {}
     for label, way in ways.items():
-        for stages, programs in ((3, 6), (3, 9), (4, 6)):
-            variants[f"{label} s{stages} x{programs}"] = partial(run, own._replace(stages=stages, programs=programs, way=way))
+        for tile, stages, programs in ((16, 3, 6), (16, 3, 9), (16, 4, 6), (32, 3, 4), (32, 3, 6)):
+            changed = own._replace(tile=tile, stages=stages, programs=programs, way=way)
+            variants[f"{label} N{tile} s{stages} x{programs}"] = partial(run, changed)
     variants["default"] = partial(run, own)
     return Case(
         name=f"decode {name} {shape}", floor=floor, sets=sets, variants=variants, outputs=[problem.out], error=problem.error, default="default"

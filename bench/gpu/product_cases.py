@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from bench.gpu.case import Case, normal, relative, sets_for
-from kernels import gemv, mlp, ring, skinny
+from kernels import few_rows, gemv, mlp, ring, skinny
 from kernels.norm import rms_norm
 from kernels.reference.linear import Linear
 
@@ -34,6 +34,12 @@ def _few_rows(kind: str, depth: int) -> list[skinny.Settings]:
         tiles = [(16, 128, 4, 4), (16, 256, 4, 3), (32, 64, 4, 4), (32, 128, 4, 3), (64, 64, 4, 3)]
     parts = {"o": (2, 4, 8), "down": (2, 4, 8), "qkv": (1, 2)}.get(kind, (1,))
     return [skinny.Settings(*tile, part) for tile in tiles for part in parts if depth // part >= 2 * tile[1]]
+
+
+def _whole_rows(depth: int, gated: bool) -> list[few_rows.Settings]:
+    """Settings that fit the registers and the shared memory."""
+    shapes = [(8, 4, 4), (8, 8, 8), (16, 4, 4), (16, 8, 4), (16, 8, 8)]
+    return [few_rows.Settings(*s) for s in shapes if depth <= few_rows.DEEPEST and s[0] * depth * (2 if gated else 1) <= 16_384 * s[1]]
 
 
 def _ring(kind: str, rows: int, columns: int, depth: int) -> list[ring.Settings]:
@@ -67,6 +73,8 @@ def product_case(model: str, kind: str, rows: int) -> Case:
             gemv.product(x, norm, EPS, weight[number], None, out, gated, add, settings)
         elif isinstance(settings, ring.Settings):
             ring.product(x if norm is None else rms_norm(x, norm, EPS), weight[number], None, out, gated, add, settings)
+        elif isinstance(settings, few_rows.Settings):
+            few_rows.product(x, norm, EPS, weight[number], None, out, gated, add, settings)
         else:
             skinny.product(x if norm is None else rms_norm(x, norm, EPS), weight[number], None, out, gated, add, settings)
 
@@ -90,13 +98,19 @@ def product_case(model: str, kind: str, rows: int) -> Case:
             expected = gate * torch.sigmoid(gate) * up
         return relative(out, expected + start.double() if add else expected)
 
-    chosen = ring.settings_for(rows, out.shape[1], columns, gated) if ring.wins(rows, out.shape[1], columns) else None
+    chosen: Any = None
+    if ring.wins(rows, out.shape[1], columns):
+        chosen = ring.settings_for(rows, out.shape[1], columns, gated)
+    elif rows > 2 and few_rows.wins(rows, out.shape[1], columns, gated):
+        chosen = few_rows.settings_for(out.shape[1], columns)
     variants: dict[str, Any] = {"default": partial(run, chosen), "library": library}
     if rows == 1:
         variants |= {f"rows {s.rows} warps {s.warps}": partial(run, s) for s in _one_row(columns, gated)}
     else:
         for s in _few_rows(kind, columns) if rows <= skinny.MOST_ROWS else []:
             variants[f"N{s.columns} K{s.depth} w{s.warps} s{s.stages} parts {s.parts}"] = partial(run, s)
+        for f in _whole_rows(columns, gated) if 2 <= rows <= few_rows.MOST_ROWS else []:
+            variants[f"whole rows {f.rows} warps {f.warps} slices {f.slices}"] = partial(run, f)
         for r in _ring(kind, rows, out.shape[1], columns):
             variants[f"ring {r.rows}x{r.columns}x{r.depth} {r.weights}/{r.inputs} parts {r.parts}"] = partial(run, r)
     return Case(name=f"{kind} T{rows} {model}", floor=floor, sets=sets, variants=variants, reset=reset, error=error, default="default")

@@ -69,6 +69,18 @@ def test_a_silent_supervisor_is_not_ready(run_dir: Path) -> None:
         frontend.wait(200)
 
 
+def test_requests_are_taken_while_the_worker_is_started_again(run_dir: Path) -> None:
+    with running(run_dir) as (frontend, peers):
+        peers.state = LOADING_STATE
+        frontend.wait(503)
+        health = json.loads(frontend.get("/health/ready")[2])
+        assert "loading weights (43%)" in health["reason"]
+        assert (health["accepting"], health["steps"]["running"], health["steps"]["waiting"]) == (True, 3, 2)
+        assert frontend.post(CHAT_PATH, CHAT)[0] == 200
+        assert frontend.get("/v1/models")[0] == 200
+        assert frontend.get("/health/startup")[0] == 200
+
+
 def test_chat(ready: Pair) -> None:
     frontend, peers = ready
     status, _, answer = frontend.post(CHAT_PATH, {**CHAT, "model": MODEL, "temperature": 0, "seed": 7, "max_tokens": 9, "stop": "x", "n": 2})

@@ -14,7 +14,7 @@ import pytest
 import zmq
 
 from messages.admit import Abort, Admit
-from messages.cluster import LOADING, READY, STALLED, STOPPING, ClusterState, ProcessReport, ProcessState
+from messages.cluster import LOADING, READY, STALLED, STOPPING, ClusterState, Hung, ProcessReport, ProcessState, ToSupervisor
 from messages.plan import ToWorker
 from messages.sampling import SamplingParams
 from messages.tokens import FINISH_ERROR, FromScheduler, Refused, Tokens
@@ -37,10 +37,11 @@ class Neighbours:
         self.args = arguments(run_dir=str(run_dir), **changes)
         self.context: zmq.Context[Any] = zmq.Context()
         self.reports: list[ProcessReport] = []
+        self.hung: list[Hung] = []
         self.clients = {name: Client() for name in self.args.tokenizers}
         self.worker = NullWorker(attached())
         self.worker_works = True
-        self._supervisor: Inbox[ProcessReport] = Inbox(self.context, run_dir, SUPERVISOR, ProcessReport)
+        self._supervisor: Inbox[ToSupervisor] = Inbox(self.context, run_dir, SUPERVISOR, ToSupervisor)
         self._feed = Feed(self.context, run_dir, CLUSTER_FEED)
         self._worker: Inbox[ToWorker] = Inbox(self.context, run_dir, "worker0", ToWorker)
         self._tokenizers: dict[str, Inbox[FromScheduler]] = {name: Inbox(self.context, run_dir, name, FromScheduler) for name in self.args.tokenizers}
@@ -80,7 +81,11 @@ class Neighbours:
             for answer in inbox.drain():
                 assert isinstance(answer, Tokens | Refused)
                 self.clients[name].receive(answer)
-        self.reports += self._supervisor.drain()
+        for told in self._supervisor.drain():
+            if isinstance(told, Hung):
+                self.hung.append(told)
+            else:
+                self.reports.append(told)
 
     def phase(self, phase: str) -> Callable[[], bool]:
         return lambda: bool(self.reports) and self.reports[-1].phase == phase
@@ -174,6 +179,8 @@ def test_phases_facts_service_and_exit(start: Callable[..., Neighbours]) -> None
         "blocks": 24,
         "blocks_used": 0,
         "blocks_retiring": 0,
+        "awaited_seconds": 0,
+        "deadline_seconds": 0,
     }
     counters = last.counters
     assert counters["accepted"] == counters["finished_stop"] + counters["finished_length"] + counters["cancelled"] + counters["errors"]
@@ -256,11 +263,14 @@ def test_a_silent_worker_makes_the_scheduler_stalled_and_a_result_ready(start: C
     n.worker_works = False
     n.admit([1], prompt_of(5))
     n.until(n.phase(STALLED))
+    n.until(lambda: bool(n.hung))
+    assert (n.hung[0].name, n.hung[0].incarnation) == ("worker0", 0)
     n.worker.restart()
     n.worker_works = True
     n.until(n.phase(READY))
     n.until(lambda: 1 in n.clients["tokenizer0"].finish)
     assert_served(n.clients["tokenizer0"], 1, prompt_of(5))
+    assert len(n.hung) == 1
 
 
 def test_a_restarted_tokenizer_loses_its_sequences(start: Callable[..., Neighbours]) -> None:

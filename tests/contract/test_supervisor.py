@@ -18,7 +18,7 @@ import zmq
 
 from launcher.control import ask
 from launcher.supervisor import STOP_SECONDS
-from messages.cluster import ClusterState, ProcessReport, ProcessState, StatusQuery, StopCommand, Stopping
+from messages.cluster import ClusterState, Hung, ProcessReport, ProcessState, StatusQuery, StopCommand, Stopping
 from tests.support.fake_cluster import FakeSpec, Setup
 from tests.support.fake_process import FakeArgs
 from transport.reports import CLUSTER_FEED, SUPERVISOR
@@ -162,9 +162,27 @@ def test_a_killed_process_comes_back_with_the_next_incarnation(run_dir: Path) ->
 
 
 def test_a_process_that_keeps_dying_ends_the_cluster(run_dir: Path) -> None:
-    with fake(run_dir, spec(run_dir, "worker0", dies_after=0.7), spec(run_dir, "scheduler")) as cluster:
-        assert cluster.until("failed").startswith("worker0 keeps dying (exit code 4); giving up")
+    with fake(run_dir, spec(run_dir, "worker0", dies_after=0.7, fail_starts=(3, 4, 5, 6, 7)), spec(run_dir, "scheduler")) as cluster:
+        assert cluster.until("failed").startswith("worker0 keeps dying (exit code 3); giving up")
         assert cluster.end() == 1
+
+
+def test_a_process_that_is_said_to_hang_is_killed_and_started_again(run_dir: Path) -> None:
+    with fake(run_dir, spec(run_dir, "worker0"), spec(run_dir, "scheduler")) as cluster:
+        cluster.until("ready")
+        hung = cluster.one("worker0").pid
+        os.kill(hung, signal.SIGSTOP)
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        reports = Outbox(context, run_dir, SUPERVISOR, linger_ms=500)
+        for name, incarnation in (("stranger", 1), ("scheduler", 2), ("worker0", 1), ("worker0", 1)):
+            reports.send(Hung(name=name, incarnation=incarnation, reason="no result for 10 s"))
+        reports.close()
+        context.term()
+        cluster.wait_for(lambda state: any(process.incarnation == 2 for process in state.processes) and state.ready)
+        assert is_gone(hung)
+        assert (cluster.one("scheduler").incarnation, cluster.one("worker0").incarnation) == (1, 2)
+        cluster.process.send_signal(signal.SIGTERM)
+        assert cluster.end() == 0
 
 
 def test_a_stopped_process_makes_the_cluster_not_ready_until_it_goes_on(run_dir: Path) -> None:

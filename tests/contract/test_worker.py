@@ -89,14 +89,16 @@ def test_life(neighbours: Neighbours) -> None:
     play.report(lambda report: report.phase == READY)
     details = [report.detail for report in play.reports]
     assert any(detail.startswith("loading weights") for detail in details) or any("torch" in detail for detail in details)
-    assert play.answer(WorkerReady).worker == "worker0"
+    assert play.answer(WorkerReady) == WorkerReady(worker="worker0", incarnation=1)
     assert play.answer(WorkerReady).worker == "worker0"
 
     attached = play.attach(5)
     assert attached == Attached(
         session=5, worker="worker0", blocks=64, block_size=16, max_slots=8, max_blocks_per_slot=128, max_step_tokens=512,
-        context=2048, vocab=attached.vocab,
+        context=2048, vocab=attached.vocab, incarnation=1, origin=attached.origin,
     )  # fmt: skip
+    assert attached.origin is not None
+    assert Path(attached.origin.model).name == "dice-byte"
 
     planner = Planner(5)
     row = Row(slot=2, prompt=[5] * 20, blocks=[7, 3, 1])

@@ -98,6 +98,39 @@ def test_many_rows_and_prompts_take_the_separate_kernels() -> None:
     assert_close(out[5:], dense(q[5:], keys[1][0], keys[1][1], 20, 0.2, None))
 
 
+@pytest.mark.parametrize("starts", [[40, 0, 16]] + [[(37 * row) % 900 for row in range(rows)] for rows in (9, 70, 140) if GPU], ids=len)
+@pytest.mark.parametrize("shape", [(4, 2, 64), (16, 8, 128)] if GPU else [(4, 2, 64)], ids=str)
+def test_two_layers_of_more_rows(starts: list[int], shape: tuple[int, int, int]) -> None:
+    """Attention may ask for a row's old keys before the newest one is written, but not for that one: here it is NaN until then."""
+    torch.manual_seed(7)
+    (heads, kv_heads, size), dtype, rows = shape, torch.bfloat16 if GPU else torch.float32, len(starts)
+    cos, sin = (x.to(DEVICE) for x in rope_table(RopeSpec(), size, 1024))
+    positions = torch.tensor(starts, device=DEVICE)
+    keys = [[randn(2, start + 1, kv_heads, size, dtype=dtype) for start in starts] for _ in range(2)]
+    caches = []
+    for of_layer in keys:
+        torch.manual_seed(8)  # the same blocks in both
+        caches.append(make_cache(of_layer, starts, None, 16, dtype))
+    table = caches[0][2]
+    qkv = randn(2, rows, (heads + 2 * kv_heads) * size, dtype=dtype)
+    where = table[torch.arange(rows, device=DEVICE), positions // 16], positions % 16
+    found = []
+    for _ in range(2):
+        found.append(poisoned(2, rows, heads, size, dtype=dtype))
+        for cache in (part for layer in caches for part in layer[:2]):
+            cache[where[0], :, where[1]] = torch.nan
+        plan = plan_attention(table, starts, [1] * rows, rows, heads, kv_heads, 16)
+        for layer in range(2):
+            decode_row.rope_attend(qkv[layer], None, 1e-6, (cos, sin), *caches[layer][:2], plan, 0.2, found[-1][layer])
+    assert torch.equal(*found)
+    for layer in range(2):
+        q, k, v = expected(qkv[layer], None, (cos.double()[positions], sin.double()[positions]), heads, kv_heads, size)
+        for row in {0, 1, 2, rows - 1}:
+            key = keys[layer][row].double()
+            key[0, -1], key[1, -1] = k[row].to(dtype).double(), v[row]
+            assert_close(found[0][layer][row : row + 1], dense(q[row : row + 1], key[0], key[1], starts[row], 0.2, None))
+
+
 def test_keys_and_values_of_eight_bits_are_read_as_they_are_written() -> None:
     torch.manual_seed(4)
     heads, kv_heads, size, at = 4, 2, 64, 20

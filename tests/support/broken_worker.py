@@ -1,24 +1,59 @@
-"""A worker that breaks once: `python -m tests.support.broken_worker` with PAGEWIRE_TEST_BREAK=HOW:STEP:FILE; FILE is made when it is done.
+"""A worker that breaks, for tests alone: `python -m tests.support.broken_worker` with PAGEWIRE_TEST_BREAK=HOW:WHEN:FILE.
 
-HOW, before plan STEP of the process: `error` (the engine says that its device failed), `memory` (none is left for that step), and on a GPU
-`assert` (an assertion of a kernel fails) and `address` (a block table that leads outside all memory).
+HOW `kill` (a segmentation fault) and `stop` (SIGSTOP, as if it hung) are done whenever the prompt chunks of a row have all the token ids of
+WHEN, which are joined by commas, one after the other; each time a line is added to FILE. Any other HOW is done once, before plan number WHEN of
+the process; then FILE is made.
+
+These are `sleep` (for ever, while heartbeats go on), `error` (the engine says that its device failed), `memory` (none is left for that step),
+and on a GPU `assert` (an assertion of a kernel fails) and `address` (a block table that leads outside all memory).
 """
 
 import os
+import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import torch
 
 import worker.load
-from messages.plan import StepPlan
+from messages.plan import Prefills, StepPlan
+from transport.columns import pack_i32, view_i32
 from worker.__main__ import main
 from worker.engine import DeviceError, StepError
 from worker.load import load_engine
 
+SIGNALS = {"kill": signal.SIGSEGV, "stop": signal.SIGSTOP}
 LEFT = 1 << 20
 """Bytes of a GPU that `memory` leaves to the worker."""
+
+
+class Poisoned:
+    """Stands before an engine's `submit`, and ends the process, or stops it, at a row that has `tokens` in its prompt."""
+
+    def __init__(self, engine: Any, signum: signal.Signals, tokens: list[int], done: Path) -> None:
+        self._signal, self._tokens, self._done = signum, pack_i32(tokens), done
+        self._submit, self._rows = engine.submit, dict[int, bytes]()
+        engine.submit = self.submit
+
+    def submit(self, plan: StepPlan, queued: float = 0.0) -> None:
+        if plan.admit is not None:
+            for slot in view_i32(plan.admit.slot).tolist():
+                self._rows[slot] = b""
+        if plan.prefill is not None and self._has_tokens(plan.prefill):
+            with self._done.open("a") as file:
+                file.write(f"{os.getpid()}\n")
+            os.kill(os.getpid(), self._signal)
+        self._submit(plan, queued)
+
+    def _has_tokens(self, prefill: Prefills) -> bool:
+        place, found = 0, False
+        for slot, count in zip(view_i32(prefill.slot).tolist(), view_i32(prefill.count).tolist(), strict=True):
+            self._rows[slot] += prefill.tokens[4 * place : 4 * (place + count)]
+            place += count
+            found |= self._tokens in self._rows[slot]
+        return found
 
 
 class Breaking:
@@ -42,6 +77,9 @@ class Breaking:
             torch.cuda.set_per_process_memory_fraction(1.0)
         self._reset()
 
+    def _sleep(self) -> None:
+        time.sleep(3600)
+
     def _error(self) -> None:
         raise DeviceError("CUDA error: an illegal memory access was encountered")
 
@@ -61,9 +99,12 @@ class Breaking:
 
 
 def load(*arguments: Any, **more: Any) -> Any:
-    how, step, done = os.environ["PAGEWIRE_TEST_BREAK"].split(":", 2)
+    how, when, done = os.environ["PAGEWIRE_TEST_BREAK"].split(":", 2)
     engine = load_engine(*arguments, **more)
-    Breaking(engine, how, int(step), Path(done))
+    if how in SIGNALS:
+        Poisoned(engine, SIGNALS[how], [int(token) for token in when.split(",")], Path(done))
+    else:
+        Breaking(engine, how, int(when), Path(done))
     return engine
 
 

@@ -9,7 +9,7 @@ from triton.backends.compiler import GPUTarget
 from triton.experimental.gluon._runtime import GluonASTSource
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from kernels import decode_attention, hopper_decode, hopper_prefill
+from kernels import decode_attention, hopper_decode, hopper_prefill, launch
 from kernels.attention import plan_attention
 from tests.support.compile_kernels import TYPES, kernel_constants
 
@@ -50,6 +50,7 @@ class Compiled:
 
 def main() -> None:
     assert not triton.knobs.runtime.interpret
+    setattr(launch, "_architecture", lambda: launch.HOPPER)  # noqa: B010
     setattr(hopper_prefill, "_hopper_prefill", Compiled(hopper_prefill._hopper_prefill))  # noqa: B010
     setattr(hopper_decode, "_hopper_decode", Compiled(hopper_decode._hopper_decode))  # noqa: B010
     words, parts = torch.empty(9, decode_attention.WORDS, dtype=torch.int32), torch.empty(9)
@@ -58,9 +59,9 @@ def main() -> None:
         plan = plan_attention(torch.zeros(1, 9, dtype=torch.int32), [9], [7], 0, heads, kv_heads, BLOCK)
         where = plan.table, plan.slot, plan.position
         hopper_prefill.prefill(q, cache, cache, *where, plan.tiles, 0.1, q)
-        chosen = decode_attention.settings_for(64, kv_heads, size)
-        for merging in (False, True):
-            hopper_decode.decode(q, cache, cache, *where, words, words[0], parts, parts, 0.1, q, chosen.tile, chosen.stages, merging)
+        chosen = decode_attention.settings_for(64, kv_heads, size, True)
+        for merging, early in ((False, False), (False, True), (True, True)):
+            hopper_decode.decode(q, cache, cache, *where, words, words[0], parts, parts, 0.1, q, chosen.tile, chosen.stages, merging, early)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from kernels import (
     attention,
     decode_attention,
     decode_row,
+    few_rows,
     fp8,
     gemv,
     mlp,
@@ -81,7 +82,8 @@ def kernel_constants(kernel: Any) -> set[str]:
 
 
 def main() -> None:
-    for module in (decode_attention, decode_row, fp8, gemv, mlp, narrow, norm, prefill_attention, resident, ring, rope_kv, sampling, skinny):
+    attending = decode_attention, decode_row, prefill_attention, rope_kv
+    for module in (*attending, few_rows, fp8, gemv, mlp, narrow, norm, resident, ring, sampling, skinny):
         setattr(module, "launch", compile_kernel)  # noqa: B010
     setattr(linear, "_can_pack", lambda weight: False)  # noqa: B010
     assert not triton.knobs.runtime.interpret

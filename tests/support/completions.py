@@ -46,8 +46,8 @@ class Answer:
     cached: int
 
 
-def open_session(cluster: Cluster) -> aiohttp.ClientSession:
-    return aiohttp.ClientSession(cluster.url, timeout=aiohttp.ClientTimeout(total=SECONDS), connector=aiohttp.TCPConnector(limit=0))
+def open_session(cluster: Cluster, seconds: float = SECONDS) -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(cluster.url, timeout=aiohttp.ClientTimeout(total=seconds), connector=aiohttp.TCPConnector(limit=0))
 
 
 def body_of(cluster: Cluster, prompt: list[int], options: dict[str, Any]) -> dict[str, Any]:

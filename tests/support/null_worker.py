@@ -80,7 +80,8 @@ class NullWorker:
     """`receive` what the scheduler sends; `pending` holds messages for the scheduler, oldest first; `deliver` pops one.
 
     Plans are executed when they are received (a worker runs them in order, so the outcome is the same), but stay in flight until
-    their results are delivered. `run_ahead`: plans in flight at once. `admitted`: the columns every seed has been admitted with.
+    their results are delivered. `run_ahead`: plans in flight at once. A row with a seed in `fail_step_with` makes its step fail, one in `die_with`
+    ends the process (`deaths` counts). `admitted`: the columns every seed has been admitted with.
     `computed`, `hits`: tokens prefilled, and tokens that rows took over from blocks computed before; `copies`: blocks copied; `swaps`: table
     entries changed to another block of the same content; `seen`: rows that were told what they have seen. `biased`: the changes to logits that
     every seed has been admitted with.
@@ -92,12 +93,14 @@ class NullWorker:
         self.pending: deque[FromWorker] = deque()
         self.plans: list[StepPlan] = []
         self.fail_step_with: set[int] = set()
+        self.die_with: set[int] = set()
+        self.deaths = 0
         self.rows: dict[int, Row] = {}
         self.admitted: dict[int, set[tuple[float, ...]]] = {}
         self.biased: dict[int, set[tuple[object, ...]]] = {}
         self.computed = self.hits = self.copies = self.swaps = self.seen = 0
         self._forget(0)
-        self.pending.append(WorkerReady(worker=attached.worker))
+        self.pending.append(WorkerReady(worker=attached.worker, incarnation=attached.incarnation))
 
     def deliver(self) -> FromWorker:
         message = self.pending.popleft()
@@ -107,30 +110,17 @@ class NullWorker:
         return message
 
     def restart(self, attached: Attached | None = None) -> None:
-        """The process dies with everything it had to say, and comes back."""
-        self.geometry = attached or self.geometry
+        """The process dies with everything it had to say, and comes back as the next incarnation."""
+        self.geometry = replace(attached or self.geometry, incarnation=self.geometry.incarnation + 1)
         self.pending.clear()
         self._forget(0)
-        self.pending.append(WorkerReady(worker=self.geometry.worker))
+        self.pending.append(WorkerReady(worker=self.geometry.worker, incarnation=self.geometry.incarnation))
 
     def receive(self, message: ToWorker) -> None:
         match message:
             case Attach():
                 self._forget(message.session)
-                g = self.geometry
-                self.pending.append(
-                    Attached(
-                        session=message.session,
-                        worker=g.worker,
-                        blocks=g.blocks,
-                        block_size=g.block_size,
-                        max_slots=g.max_slots,
-                        max_blocks_per_slot=g.max_blocks_per_slot,
-                        max_step_tokens=g.max_step_tokens,
-                        context=g.context,
-                        vocab=g.vocab,
-                    )
-                )
+                self.pending.append(replace(self.geometry, session=message.session))
             case StepPlan():
                 if message.session == self._session:
                     self._run(message)
@@ -163,9 +153,13 @@ class NullWorker:
         require(not set(touched) & set(decoded), "a slot is prefilled and decoded in one step")
         require(0 < prefilled + len(decoded) <= self.geometry.max_step_tokens, f"{prefilled} + {len(decoded)} tokens in one step")
         self._put_in_flight([*touched, *decoded], copied)
+        if self.die_with & {self.rows[slot].seed for slot in (*touched, *decoded)}:
+            self.deaths += 1
+            self.restart()
+            return
         if self.fail_step_with & {self.rows[slot].seed for slot in (*touched, *decoded)}:
             self.pending.append(StepFailed(session=self._session, step=plan.step, message="asked to fail"))
-            self.pending.append(WorkerReady(worker=self.geometry.worker))
+            self.pending.append(WorkerReady(worker=self.geometry.worker, incarnation=self.geometry.incarnation))
             self._session = 0
             return
         scores = None if plan.scores is None else self._score(plan.scores, plan.prefill)

@@ -31,7 +31,7 @@ def test_nothing_heard_yet() -> None:
     assert "supervisor" in (view.reason() or "")
     assert not view.started
     with pytest.raises(ApiError) as caught:
-        view.require_started()
+        view.require_accepting()
     assert (caught.value.status, caught.value.headers()) == (503, {"Retry-After": "2"})
 
 
@@ -133,27 +133,27 @@ def test_requests_are_taken_while_a_process_starts_again() -> None:
     view = ClusterView(["tokenizer0"], clock=clock)
     view.update(state(process("tokenizer0"), process("worker0", LOADING), ready=False, phase=LOADING))
     with pytest.raises(ApiError):
-        view.require_started()
+        view.require_accepting()
     view.update(state(process("tokenizer0")))
     view.update(state(process("tokenizer0", DEAD), ready=False, phase=DEAD))
-    view.require_started()
+    view.require_accepting()
     clock.now += 3.5
     with pytest.raises(ApiError, match="not been heard"):
-        view.require_started()
+        view.require_accepting()
     ending = msgspec.structs.replace(state(process("tokenizer0"), ready=False, phase=STOPPING, reason="stopping"), stop_seconds=1.0)
     view.update(ending)
     with pytest.raises(ApiError, match="stopping"):
-        view.require_started()
+        view.require_accepting()
 
 
 async def test_a_frontend_that_was_started_again_takes_requests_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """They wait until a tokenizer has said what the model's defaults are."""
     monkeypatch.setattr(cluster, "INFORMED_SECONDS", 0.01)
     view = ClusterView(["tokenizer0"], started=True)
-    view.require_started()
+    view.require_accepting()
     dead = ProcessState(name="tokenizer0", incarnation=1, pid=0, phase=DEAD)
     view.update(state(dead, process("scheduler"), process("worker0", LOADING), ready=False, phase=LOADING))
-    view.require_started()
+    view.require_accepting()
     with pytest.raises(ApiError, match="nothing is known"):
         await view.informed()
     view.update(state(process("tokenizer0", LOADING), process("scheduler"), process("worker0", LOADING), ready=False, phase=LOADING))

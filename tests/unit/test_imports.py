@@ -66,6 +66,7 @@ CLI = {
     "model inspect": "--json model",
     "model list": "--json",
     "model pull": "--wheel name",
+    "replay": "--device --model --threads --timeout file",
     "simulate": (
         "--answer-tokens --block-size --blocks --chunk-tokens --cost-model --fit --json --max-context --max-queue --max-queue-tokens --max-slots "
         "--max-step-tokens --max-tokens --plot --prefix-cache --prompt-tokens --rate --replay --requests --run-ahead --seed --slots --speed "

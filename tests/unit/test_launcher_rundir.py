@@ -8,7 +8,7 @@ import pytest
 
 from launcher import rundir
 from launcher.errors import LauncherError
-from launcher.rundir import ClusterInfo, RunDir
+from launcher.rundir import KEPT_POISON, ClusterInfo, RunDir
 
 
 @pytest.fixture
@@ -95,3 +95,16 @@ def test_the_log_of_a_failure_is_kept(root: Path) -> None:
     made.remove()
     assert kept is not None
     assert kept.read_text() == "why"
+
+
+def test_the_steps_of_poison_requests_outlive_their_cluster_but_few_of_them(root: Path) -> None:
+    for port in (8000, 8001):
+        made = make(port)
+        for number in range(1, KEPT_POISON):
+            file = made.folder / f"poison-{number}.plan"
+            file.touch()
+            os.utime(file, (1e9 + 100 * port + number,) * 2)
+        made.keep_poison(port)
+        made.remove()
+    kept = {path.name for path in root.glob("poison-*.plan")}
+    assert kept == {f"poison-8000-{KEPT_POISON - 1}.plan", *(f"poison-8001-{number}.plan" for number in range(1, KEPT_POISON))}

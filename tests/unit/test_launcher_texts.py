@@ -167,7 +167,8 @@ def test_what_the_scheduler_is_told() -> None:
     args = scheduler_args()
     default = SchedulerArgs(name="scheduler", incarnation=0, run_dir="/run", tokenizers=["tokenizer0"])
     assert args == default
-    args = scheduler_args(run_ahead=1, prefix_cache=False, target_itl=0.05, max_queue_tokens=9, log_level="debug")
+    args = scheduler_args(run_ahead=1, prefix_cache=False, target_itl=0.05, max_queue_tokens=9, log_level="debug", hang_timeout=7.0)
+    assert args.step_deadline == 7.0
     assert (args.run_ahead, args.prefix_cache, args.target_itl, args.max_queue_tokens, args.self_check) == (1, False, 0.05, 9, True)
 
 

@@ -129,7 +129,7 @@ def test_everything_is_queued_before_a_worker_is_attached() -> None:
     bench.plan()
     assert bench.engine.gauges()["waiting"] == 3
     assert bench.engine.geometry is None
-    assert not bench.engine.stalled(1e9)
+    assert bench.engine.overdue(1e9) is None
     bench.settle()
     client = bench.clients["tokenizer0"]
     assert list(client.finish) == [long[0], bad[0], good[0]]

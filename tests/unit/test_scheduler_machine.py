@@ -39,8 +39,8 @@ SPACES = [("", ""), ("", "pepper"), ("acme", ""), ("acme", "pepper")]
 OPENINGS = [prompt_of(CONTEXT, opening) for opening in range(3)]
 DRAINED = Problem(status=503, code="shutting_down", message="the server is shutting down")
 MUST_HAPPEN = (
-    "preemptions", "evicted_blocks", "copied_blocks", "prefix_hits", "swaps", "seen", "restarts", "failed_steps", "429", "idle", "scored", "biased",
-    "resumed",
+    "preemptions", "evicted_blocks", "copied_blocks", "prefix_hits", "swaps", "seen", "restarts", "failed_steps", "trials", "429", "idle", "scored",
+    "biased", "resumed",
 )  # fmt: skip
 
 TOKENIZERS = ["tokenizer0", "tokenizer1"]
@@ -285,8 +285,8 @@ class SchedulerMachine(RuleBasedStateMachine):
     def something_breaks(self, dice: int) -> None:
         """One rule for all of it, or little else would ever happen."""
         chance = Random(dice)
-        match chance.choice("ttdwwwsdssr"):
-            case "d" if not self.closing:
+        match chance.choice("ttewwwsessddr"):
+            case "e" if not self.closing:
                 self._scheduler_dies(chance)
             case "t":
                 self._lose_tokenizer(chance.choice(TOKENIZERS))
@@ -297,6 +297,10 @@ class SchedulerMachine(RuleBasedStateMachine):
                 self.bench.worker.fail_step_with = {self.wanted[self._key(chance)].seed}
                 self.bench.plan()
                 self.bench.worker.fail_step_with = set()
+            case "d":
+                self.bench.worker.die_with = {self.wanted[self._key(chance)].seed}
+                self.run(chance.randint(1, 6))
+                self.bench.worker.die_with = set()
             case _:
                 self._repair()
 
@@ -356,6 +360,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             return
         SchedulerMachine.happened["rules"] += 1
         self.bench.engine.check()
+        self.happened["trials"] += self.bench.engine._suspects.lone
         gauges = self.bench.engine.gauges()
         assert gauges["blocks"] == sum(gauges[f"blocks_{place}"] for place in ("free", "cached", "retiring", "used"))
 
@@ -375,7 +380,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         got, finish, problem = client.tokens.get(key, []), client.finish.get(key), client.problems.get(key)
         if key in client.gone:
             assert finish is None
-        elif problem is not None and problem.code in ("step_failed", "shutting_down"):
+        elif problem is not None and problem.code in ("step_failed", "poison_request", "shutting_down"):
             assert finish == FINISH_ERROR
         elif len(want.prompt) >= self.context:  # it came while no worker was attached
             assert problem is not None

@@ -1,5 +1,6 @@
 """The small parts on their own, and that `check()` sees what is broken."""
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -7,11 +8,11 @@ import pytest
 
 from messages.tokens import Tokens
 from scheduler.blocks import Blocks
+from scheduler.deadlines import FLOOR, TIMES, Deadlines, Work
 from scheduler.epochs import Epochs
 from scheduler.errors import InvariantError
 from scheduler.geometry import geometry_of
 from scheduler.session import Session
-from scheduler.suspects import STRIKES, Suspects
 from scheduler.throughput import LONGEST, SHORTEST, UNKNOWN, Throughput
 from scheduler.waiting import AGEING_SECONDS, MAX_PRIORITY, score
 from tests.support.scheduler_bench import Bench, attached, prompt_of
@@ -70,20 +71,43 @@ def test_throughput_forgets_old_seconds() -> None:
     assert 45.0 < speed.retry_after(5000) < 55.0
 
 
-def test_suspects_are_what_failed_steps_have_in_common() -> None:
-    suspects = Suspects()
-    assert suspects.failed({1, 2, 3}) == set()
-    assert suspects.failed({2, 3, 4}) == set()
-    suspects.clear([3])
-    assert suspects.failed({2, 3}) == {2}
-    assert not suspects
+def test_a_first_step_has_the_allowance_and_later_ones_what_their_kind_takes() -> None:
+    deadlines, step = Deadlines(60.0), Work(prefill=0, rows=5, reads=900)
+    assert deadlines.of(step) == 60.0
+    deadlines.add(step, 0.2)
+    assert deadlines.of(step) == FLOOR
+    assert deadlines.of(Work(0, 6, 1000)) == FLOOR, "a step of the same magnitude"
+    deadlines.add(step, 4.0)
+    assert deadlines.of(step) == TIMES * 4.0
+    for _ in range(100):
+        deadlines.add(step, 0.2)
+    assert deadlines.of(step) == FLOOR
 
 
-def test_rows_that_get_tokens_are_no_suspects() -> None:
-    suspects = Suspects()
-    for _ in range(5 * STRIKES):
-        assert suspects.failed({1, 2}) == set()
-        suspects.clear([1, 2])
+def test_a_first_step_may_take_longer_than_a_smaller_one_did() -> None:
+    deadlines = Deadlines(60.0)
+    deadlines.add(Work(prefill=100, rows=0, reads=10_000), 10.0)
+    assert deadlines.of(Work(prefill=400, rows=0, reads=160_000)) == TIMES * 40.0
+    assert deadlines.of(Work(prefill=1, rows=0, reads=1)) == TIMES * 10.0
+    deadlines.add(Work(prefill=1, rows=0, reads=1), 0.1)
+    assert deadlines.of(Work(prefill=2, rows=0, reads=2)) == TIMES * 10.0
+
+
+def test_what_missed_its_deadline_gets_more_time_until_it_comes_back() -> None:
+    deadlines, step, other = Deadlines(60.0), Work(8, 0, 64), Work(0, 1, 9)
+    for patience in (2.0, 4.0, 8.0, 8.0):
+        deadlines.missed(step)
+        assert deadlines.of(step) == patience * 60.0
+        assert deadlines.of(other) == 60.0
+    deadlines.add(step, 100.0)
+    assert deadlines.of(step) == TIMES * 100.0
+
+
+def test_a_short_allowance_is_the_floor_and_none_is_for_ever() -> None:
+    deadlines = Deadlines(2.0)
+    deadlines.add(Work(8, 0, 64), 0.1)
+    assert deadlines.of(Work(8, 0, 64)) == 2.0
+    assert Deadlines(0.0).of(Work(8, 0, 64)) == math.inf
 
 
 def session_of(bench: Bench) -> Session:

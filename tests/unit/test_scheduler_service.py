@@ -11,6 +11,7 @@ import zmq
 
 from messages.admit import Admit, FromTokenizerProc
 from messages.cluster import LOADING, READY, STALLED, STOPPING, ClusterState, ProcessState
+from messages.poison import Poison
 from messages.result import FromWorker, WorkerReady
 from messages.sampling import SamplingParams
 from scheduler import __main__ as main_module
@@ -125,9 +126,21 @@ def test_phases(service: Service) -> None:
     assert service._engine._attaching is not None
     take_in(service, msgspec.structs.replace(attached(), session=service._engine._attaching), admit(1, "tokenizer0"))
     assert service._phase_now(time.monotonic())[0] == READY
-    assert service._phase_now(time.monotonic() + 100) == (STALLED, "no result from the worker for 60 s")
+    stalled = STALLED, "no result for 60 s of a step with 2 prompt tokens and 0 decode rows"
+    assert service._phase_now(time.monotonic() + 100) == stalled
+    for _ in range(2):
+        service._watch_worker(time.monotonic() + 100)
+    assert service._phase_now(time.monotonic()) == stalled, "it is to be killed"
     service._lifetime.stopping.set()
     assert service._phase_now(0.0)[0] == STOPPING
+
+
+def test_a_scheduler_that_did_not_run_blames_nobody(service: Service) -> None:
+    ready(service)
+    take_in(service, admit(1, "tokenizer0"))
+    service._beat -= 100
+    service._turn()
+    assert service._engine.overdue(time.monotonic() + 59) is None
 
 
 def test_it_runs_until_asked_to_stop_and_ends_what_is_left(run_dir: Path) -> None:
@@ -248,3 +261,18 @@ def test_an_error_of_our_own_is_repaired_but_not_for_ever(service: Service, monk
     service._repairs = [time.monotonic() - 2 * REPAIR_WINDOW_SECONDS] * MOST_REPAIRS
     service._repair(OverflowError("later"))
     service._engine.check()
+
+
+def test_the_steps_of_a_poison_request_are_kept_and_it_says_where(
+    service: Service, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:  # fmt: skip
+    monkeypatch.setattr(service._engine, "take_poison", lambda: [Poison(attached=attached(), plans=[], answered=0, why="it died")])
+    service._turn()
+    path = Path(service._args.run_dir) / "poison-1.plan"
+    assert b"it died" in path.read_bytes()
+    assert str(path) in caplog.text
+    monkeypatch.setattr("scheduler.service.keep_poison", lambda folder, poison: None)
+    service._turn()
+    assert caplog.text.count(str(path)) == 1
+    assert caplog.text.count("a request was found to end the worker") == 2
+    monkeypatch.undo()

@@ -225,14 +225,59 @@ def test_results_nobody_waits_for_are_ignored() -> None:
 def test_a_worker_that_says_nothing_is_reported_until_it_speaks() -> None:
     bench = Bench(step_deadline=60.0)
     load(bench, 2)
+    assert bench.engine.overdue(bench.now + 1000) is None, "there is no plan that could be late"
     bench.plan()
-    assert not bench.engine.stalled(bench.now + 59)
-    assert bench.engine.stalled(bench.now + 61)
+    assert bench.engine.overdue(bench.now + 59) is None
+    assert bench.engine.overdue(bench.now + 61) == "no result for 60 s of a step with 8 prompt tokens and 0 decode rows"
     bench.now += 70
     bench.deliver()
-    assert not bench.engine.stalled(bench.now)
+    assert bench.engine.overdue(bench.now) is None
     bench.settle()
-    assert not bench.engine.stalled(bench.now + 1000)
+    assert bench.engine.overdue(bench.now + 1000) is None
+
+
+def test_a_worker_that_hangs_is_given_up_once_and_the_step_gets_more_time() -> None:
+    bench = Bench(step_deadline=60.0)
+    keys = load(bench, 2)
+    bench.plan()
+    why = "no result for 60 s of a step with 8 prompt tokens and 0 decode rows"
+    assert [bench.engine.give_up(bench.now + later) for later in (59, 61, 61)] == [None, why, None]
+    assert bench.engine.overdue(bench.now) == why
+    bench.worker.restart()
+    bench.deliver()
+    assert bench.engine.give_up(bench.now + 61) is None
+    bench.deliver()
+    bench.plan()
+    assert bench.engine.overdue(bench.now + 119) is None
+    assert bench.engine.overdue(bench.now + 121) is not None
+    bench.settle()
+    assert_served(bench, keys)
+
+
+def test_how_long_a_step_is_awaited_and_may_be() -> None:
+    bench = Bench(step_deadline=60.0)
+    idle = {"awaited_seconds": 0.0, "deadline_seconds": 0.0}
+    assert bench.engine.awaited(bench.now + 1) == idle
+    load(bench, 2)
+    bench.plan()
+    assert bench.engine.awaited(bench.now + 7) == {"awaited_seconds": 7.0, "deadline_seconds": 60.0}
+    bench.worker.restart()
+    bench.deliver()
+    assert bench.engine.awaited(bench.now) == idle
+    patient = Bench(step_deadline=0.0)
+    load(patient, 2)
+    patient.plan()
+    assert patient.engine.awaited(patient.now + 7e9) == {"awaited_seconds": 7e9, "deadline_seconds": 0.0}
+    assert patient.engine.overdue(patient.now + 7e9) is None
+
+
+def test_a_scheduler_that_was_kept_from_running_begins_to_wait_anew() -> None:
+    bench = Bench(step_deadline=60.0)
+    load(bench, 2)
+    bench.plan()
+    bench.engine.excuse(bench.now + 100)
+    assert bench.engine.overdue(bench.now + 159) is None
+    assert bench.engine.overdue(bench.now + 161) is not None
 
 
 def test_a_lost_tokenizer_takes_its_sequences_with_it() -> None:
