@@ -35,7 +35,7 @@ class ClusterCollector(Collector):
         yield from self._processes()
 
     def _scheduler(self) -> Iterable[Metric]:
-        scheduler = next((process for process in self._view.processes if process.name == "scheduler"), None)
+        scheduler = self._view.scheduler
         gauges: Numbers = scheduler.gauges if scheduler else {}
         counters = lifetime(scheduler) if scheduler else {}
         yield self._gauge("num_requests_running", "Sequences being computed.", gauges.get("running", 0.0))

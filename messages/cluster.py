@@ -5,6 +5,8 @@ import msgspec
 # Phases of a process, in order. `detail` in a report says more ("loading weights 43 %").
 STARTING, LOADING, READY, STALLED, STOPPING, DEAD = "starting", "loading", "ready", "stalled", "stopping", "dead"
 
+SCHEDULER_NAME = "scheduler"
+"""The process of which there is one: its inbox, and its state in ClusterState, have this name in every cluster."""
 DEFAULT = "default_"
 SAMPLE = "sample:"
 """Begins the names of those numbers of a frontend that are samples of its metrics: the others on its port add them to theirs."""
