@@ -96,10 +96,9 @@ def lifetime(process: ProcessState) -> Numbers:
 def kv_usage(gauges: Numbers) -> float:
     """The share (0 to 1) of all KV blocks that running sequences hold, from the scheduler's gauges.
 
-    Blocks that are only cached can be evicted at once and those that retire are about to be free: neither counts as in use.
+    Blocks that are only cached can be evicted at once and those that retire are about to be free: neither counts as used.
     """
-    idle = sum(gauges.get(name, 0.0) for name in ("blocks_free", "blocks_cached", "blocks_retiring"))
-    return max(0.0, gauges.get("blocks", 0.0) - idle) / max(gauges.get("blocks", 0.0), 1.0)
+    return gauges.get("blocks_used", 0.0) / max(gauges.get("blocks", 0.0), 1.0)
 
 
 def _add(family: Any, process: str, numbers: Numbers) -> None:
