@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from launcher.errors import LauncherError, program
+from transport.private_file import create_private
 from transport.sockets import address
 
 LOCK, INFO, LOG, KEY = "lock", "info.json", "log", "key"
@@ -113,8 +114,8 @@ class RunDir:
     def write_key(self, key: str | None) -> None:
         """For this user's own commands; nobody else gets into the folder."""
         if key is not None:
-            with os.fdopen(os.open(self.folder / KEY, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as file:
-                file.write(key)
+            with create_private(self.folder / KEY) as file:
+                file.write(key.encode("ascii"))
 
     def keep_log(self, port: int) -> Path | None:
         """Save the log of a cluster that failed; the folder itself goes. Returns where the log is now, or None when there is none."""

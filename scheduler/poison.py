@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from messages.poison import MOST_POISON_BYTES, POISON_MAGIC, Poison
-from scheduler.record_file import create
+from transport.private_file import create_private
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ def keep_poison(folder: Path, poison: Poison) -> Path | None:
     try:
         for old in kept[: max(0, len(kept) + 1 - MOST_FILES)]:
             old.unlink()
-        with create(str(path)) as file:
+        with create_private(path) as file:
             file.write(content)
     except OSError as error:
         log.error("the steps of the request are not kept: %s", error)
