@@ -46,10 +46,15 @@ class Extras:
         return found
 
 
+def is_scored(request: Generate, key: Key) -> bool:
+    """Logprobs of the prompt go out with this choice."""
+    return request.sampling.prompt_logprobs >= 0 and (not request.score_first or key == request.keys[0])
+
+
 def extras_of(request: Generate, key: Key, prompt: list[int], pieces: Pieces) -> Extras | None:
     """Of one choice; None when nothing of it was asked for."""
     least, silent = request.constraints.min_tokens if request.constraints else 0, request.stop.max_tokens == 0
-    scored = request.sampling.prompt_logprobs >= 0 and not (request.score_first and key != request.keys[0])
+    scored = is_scored(request, key)
     if not (least or silent or scored or request.with_ids or request.pooling):
         return None
     return Extras(
