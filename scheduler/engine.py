@@ -21,13 +21,14 @@ from scheduler.delivery import Delivery, Sampled, failure, read_result
 from scheduler.door import DUPLICATE, Door
 from scheduler.errors import ContractError, InvariantError, require
 from scheduler.explain import Scene, explain
+from scheduler.fence import Fence, keys_of
 from scheduler.finish import finish_of
 from scheduler.gauges import gauges
 from scheduler.geometry import Geometry, geometry_of
 from scheduler.pace import Pace
 from scheduler.policy import Policy
-from scheduler.requests import WAITING, Arrival, Request, misfit, read_admit, request_of
-from scheduler.resumed import Fence, keys_of, sequences_of
+from scheduler.requests import WAITING, Arrival, Request, fit, read_admit, request_of
+from scheduler.resumed import sequences_of
 from scheduler.scores import delivered
 from scheduler.session import InFlight, Session
 from scheduler.shares import Shares
@@ -391,9 +392,5 @@ class Engine:
         self._progress = now
         self._suspects.attached(now)
         for request in self._waiting.all():
-            problem = misfit(request.tokens, request.bias, geometry)
-            if problem is not None and request.fitted:
-                problem = Problem(status=503, code="worker_lost", message="the model came back too small for this sequence: " + problem.message)
-            if problem is not None:
+            if (problem := fit(request, geometry)) is not None:
                 self._fail(request, problem)
-            request.fitted = True
