@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from launcher.errors import LauncherError, program
+from messages.poison import POISON_FILES
 from transport.private_file import create_private
 from transport.sockets import address
 
@@ -127,9 +128,9 @@ class RunDir:
 
     def keep_poison(self, port: int) -> None:
         """Save the steps of requests that ended the worker beside the folder, of all clusters the newest KEPT_POISON."""
-        for file in self.folder.glob("poison-*.plan"):
+        for file in self.folder.glob(POISON_FILES):
             file.replace(self.folder.parent / f"poison-{port}-{file.name.removeprefix('poison-')}")
-        kept = sorted(self.folder.parent.glob("poison-*.plan"), key=lambda path: path.stat().st_mtime)
+        kept = sorted(self.folder.parent.glob(POISON_FILES), key=lambda path: path.stat().st_mtime)
         for old in kept[:-KEPT_POISON]:
             old.unlink(missing_ok=True)
 
