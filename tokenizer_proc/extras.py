@@ -7,7 +7,7 @@ from messages.request import Generate
 from messages.text import TokenLogprob
 from messages.tokens import PromptScores
 from tokenizer_proc.pieces import Pieces
-from tokenizer_proc.scores import Embedding, Scoring
+from tokenizer_proc.scores import Embedding, Scoring, hidden_positions
 
 Told = tuple[list[TokenLogprob], list[int]]
 """Logprobs of the prompt, token ids of the prompt."""
@@ -15,7 +15,7 @@ Told = tuple[list[TokenLogprob], list[int]]
 
 @dataclass
 class Extras:
-    """Of one sequence. Stop strings do not match in the text of its first `min_tokens` tokens.
+    """Of one sequence. Stop strings do not match where they end in the text of its first `min_tokens` tokens.
 
     `silent`: only the prompt was asked for, what is generated is not said. `scoring`: the prompt's logprobs, which go out with the first message,
     as `prompt_ids` do. `embedding`: of the prompt, for a silent one. `with_ids`: the client wants the ids of its tokens.
@@ -61,7 +61,7 @@ def extras_of(request: Generate, key: Key, prompt: list[int], pieces: Pieces) ->
         min_tokens=least,
         silent=silent,
         with_ids=request.with_ids,
-        scoring=Scoring(prompt, pieces, request.skip_special_tokens) if scored else None,
+        scoring=Scoring(prompt, pieces, hidden_positions(request, prompt, pieces)) if scored else None,
         embedding=Embedding(len(prompt) if request.pooling == "mean" else 1) if request.pooling else None,
         prompt_ids=prompt if request.with_ids else [],
     )
