@@ -17,7 +17,8 @@ import pytest
 
 from messages.cluster import READY, STALLED
 from tests.support.cluster import Cluster, running_cluster
-from tests.system.test_cluster_lifecycle import client_stream, complete, get, wait_until
+from tests.support.waiting import wait_until
+from tests.system.test_cluster_lifecycle import client_stream, complete, get
 
 ASKED = 8
 """How often a question is put on a new connection: one in 128 test runs asks a single frontend only."""
