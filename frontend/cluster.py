@@ -1,6 +1,7 @@
 """What the supervisor last published: readiness, the way to the scheduler, the context length."""
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -9,6 +10,8 @@ from frontend.errors import ApiError
 from messages.cluster import DEAD, DEFAULT, READY, SCHEDULER_NAME, STALLED, STARTING, STOPPING, ClusterState, ProcessState
 
 SILENCE_SECONDS = 3.0
+LOOK_SECONDS = 1.0
+"""Longer than between two looks at what the supervisor publishes: then this process itself has not run."""
 RETRY_SECONDS = 2.0
 INFORMED_SECONDS = 30.0
 CONTEXT = "context"
@@ -37,6 +40,7 @@ class ClusterView:
         self._frontends = frozenset(frontends)
         self._clock = clock
         self._heard = 0.0
+        self._looked = math.inf
         self._next = 0
         self._informed = asyncio.Event()
         self._context: int | None = None
@@ -44,6 +48,12 @@ class ClusterView:
         self.state: ClusterState | None = None
         self.started = started
         self.stopping = False
+
+    def look(self) -> None:
+        """What the supervisor publishes is about to be read. Seconds in which this process did not run are not the supervisor's silence."""
+        now = self._clock()
+        self._heard += max(0.0, now - self._looked - LOOK_SECONDS)
+        self._looked = now
 
     def update(self, state: ClusterState) -> None:
         self.state = state
@@ -65,7 +75,7 @@ class ClusterView:
         return bool(missing) and missing <= self._frontends
 
     def _silence(self) -> float:
-        return self._clock() - self._heard
+        return min(self._clock(), self._looked + LOOK_SECONDS) - self._heard
 
     @property
     def processes(self) -> list[ProcessState]:

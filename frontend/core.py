@@ -3,7 +3,7 @@
 import asyncio
 from dataclasses import dataclass, field
 
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 
 from frontend.access import Access
 from frontend.args import FrontendArgs
@@ -39,11 +39,17 @@ class Core:
 
 
 def check_head(request: web.Request, limit: int) -> str:
-    """The Content-Encoding of a body that may be read. Raises ApiError: 413 above `limit` bytes, 415 and 400 for encodings that are not decoded."""
+    """The Content-Encoding of a body that may be read. Raises ApiError: 413 above `limit` bytes, 415 and 400 for encodings that are not decoded.
+
+    HTTP/1.0 has no transfer codings: such a request is refused and its connection closed (RFC 9112, 6.1).
+    """
     encoding = content_encoding(request.headers.getall("Content-Encoding", []))
     transfer = ", ".join(request.headers.getall("Transfer-Encoding", [])).strip().lower()
     if transfer not in ("", "chunked"):
         raise invalid(f"Transfer-Encoding {transfer[:64]!r} is not supported; use chunked or none.", code="unsupported_encoding")
+    if transfer and request.version < HttpVersion11:
+        request.protocol.close()
+        raise invalid("HTTP/1.0 has no Transfer-Encoding.", code="invalid_http")
     length = request.content_length
     if length is not None and length > limit:
         raise too_large(limit)

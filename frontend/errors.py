@@ -61,6 +61,10 @@ def too_large(limit: int) -> ApiError:
     return ApiError(413, "body_too_large", f"The request body is larger than {limit} bytes.")
 
 
+def unknown_expectation() -> ApiError:
+    return ApiError(417, "expectation_failed", "The only Expect header that is known is '100-continue'.")
+
+
 def invalid(message: str, param: str | None = None, code: str | None = "invalid_value") -> ApiError:
     """A 400 that names the field at fault."""
     return ApiError(400, code, message, param)

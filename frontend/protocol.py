@@ -12,7 +12,7 @@ from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 from aiohttp.web_server import Server
 
 from frontend.connections import Connections
-from frontend.errors import ApiError, invalid
+from frontend.errors import ApiError, invalid, unknown_expectation
 from frontend.middleware import error_response, set_headers
 from frontend.record import RECORD
 
@@ -85,9 +85,9 @@ class Connection(web.RequestHandler):
         return response
 
     async def finish_response(self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None) -> Any:
-        """An HTTPException that no middleware has seen (417 for Expect) becomes an ordinary error."""
-        if isinstance(resp, web.HTTPException):
-            resp = error_response(ApiError(resp.status, None, f"{resp.reason}."))
+        """The one HTTPException that no middleware sees, of an Expect header, becomes an ordinary error."""
+        if isinstance(resp, web.HTTPExpectationFailed):
+            resp = error_response(unknown_expectation())
         try:
             return await super().finish_response(request, resp, start_time)
         finally:

@@ -151,6 +151,7 @@ class Server:
             self._certificate.refresh()
 
     def _poll(self) -> None:
+        self._core.view.look()
         state = self._cluster.latest()
         if state is not None:
             self._core.view.update(state)

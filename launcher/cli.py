@@ -146,8 +146,9 @@ def _add_target(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_sampling(parser: argparse.ArgumentParser, temperature: float | None) -> None:
-    shown = "the server's default" if temperature is None else f"{temperature:g}"
-    parser.add_argument("--temperature", type=number(0, 100), default=temperature, metavar="T", help=f"0 always takes the likeliest token ({shown})")
+    shown = "the server's" if temperature is None else f"{temperature:g}"
+    text = f"how much chance there is; 0: always the likeliest token (default: {shown})"
+    parser.add_argument("--temperature", type=number(0, 100), default=temperature, metavar="T", help=text)
     parser.add_argument("--top-p", type=number(1e-9, 1), metavar="P", help="only the likeliest tokens that together have this probability")
     parser.add_argument("--top-k", type=whole(0, 2**31 - 1), metavar="K", help="only the K likeliest tokens; 0: all")
     parser.add_argument("--min-p", type=number(0, 1), metavar="P", help="only tokens with at least this share of the likeliest token's probability")

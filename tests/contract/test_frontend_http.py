@@ -45,6 +45,7 @@ def raw(frontend: Frontend, request: bytes) -> tuple[int, dict[str, str], Any]:
 
 
 POST = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n"
+OLD_POST = b"POST /v1/completions HTTP/1.0\r\nConnection: keep-alive\r\n"
 BAD_HTTP = {
     "garbage": (b"nonsense\r\n\r\n", 400),
     "tls": (b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n", 400),
@@ -57,6 +58,7 @@ BAD_HTTP = {
     "bad length": (POST + b"Content-Length: x\r\n\r\n{}", 400),
     "chunk size": (POST + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n{}\r\n0\r\n\r\n", 400),
     "transfer encoding": (POST + b"Transfer-Encoding: gzip, chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n", 400),
+    "transfer encoding of the old": (OLD_POST + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n", 400),
     "expect": (POST + b"Expect: cookies\r\nContent-Length: 0\r\n\r\n", 417),
     "expect nowhere": (b"POST /nowhere HTTP/1.1\r\nHost: x\r\nExpect: cookies\r\nContent-Length: 0\r\n\r\n", 417),
 }
@@ -72,6 +74,7 @@ def test_bad_http_gets_the_shape_of_every_error(ready: Pair, case: str) -> None:
     assert headers["x-request-id"]
     assert headers["content-type"].startswith("application/json")
     assert set(body["error"]) == {"message", "type", "param", "code"}
+    assert body["error"]["code"]
     assert body["error"]["message"].endswith(".")
     assert "\n" not in body["error"]["message"]
     log = frontend.log()
@@ -106,6 +109,14 @@ def test_bodies_that_do_not_decode_are_refused(ready: Pair, path: str, encoding:
     assert (got, headers["content-type"]) == (status, "application/json")
     assert set(answer["error"]) == {"message", "type", "param", "code"}
     assert "Traceback" not in frontend.log()
+
+
+def test_a_connection_whose_framing_is_in_doubt_is_closed(ready: Pair) -> None:
+    """RFC 9112, 6.1: what HTTP/1.0 sends as chunks may be read otherwise by those between."""
+    with socket.create_connection(("127.0.0.1", ready[0].port), timeout=TIMEOUT) as connection:
+        connection.sendall(BAD_HTTP["transfer encoding of the old"][0])
+        with connection.makefile("rb") as answer:
+            assert answer.read().count(b"HTTP/1.0 400 ") == 1
 
 
 HEAD = b"POST /v1/chat/completions HTTP/%b\r\nHost: x\r\nExpect: 100-Continue\r\n"

@@ -1,6 +1,7 @@
 """A client of the HTTP API for tests that look at status, body and events as they are."""
 
 import asyncio
+import io
 import json
 import shutil
 from pathlib import Path
@@ -28,8 +29,8 @@ async def ask(cluster: Cluster, path: str, **body: Any) -> tuple[int, dict[str, 
     return await post(cluster, path, json.dumps({"model": cluster.model} | body).encode())
 
 
-async def post(cluster: Cluster, path: str, body: bytes) -> tuple[int, dict[str, Any]]:
-    """The same for a body of any bytes."""
+async def post(cluster: Cluster, path: str, body: bytes | io.BytesIO) -> tuple[int, dict[str, Any]]:
+    """The same for a body of any bytes; of many, as a file."""
     headers, timeout = {"Content-Type": "application/json"}, aiohttp.ClientTimeout(total=SECONDS)
     async with aiohttp.ClientSession(cluster.url, timeout=timeout) as session, session.post(path, data=body, headers=headers) as response:
         return response.status, strict(await response.text())

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import inspect
 
 from messages.admit import FromTokenizerProc
-from messages.cluster import Command, StopCommand, ToSupervisor
+from messages.cluster import Command, Hung, StopCommand, ToSupervisor
 from messages.peers import FromPeer
 from messages.plan import Attach, Shutdown, ToWorker
 from messages.request import FromFrontend
@@ -25,7 +25,7 @@ INBOXES: dict[str, tuple[Any, ...]] = {
     "supervisor": (ToSupervisor,),
     "control": (Command,),
 }
-ORDERS = (Attach, Shutdown, StopCommand)
+ORDERS = (Attach, Hung, Shutdown, StopCommand)
 """Obeyed when they are whole, whoever sends them: who gets into the run directory is trusted. They are not among the frames."""
 
 

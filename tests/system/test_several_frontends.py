@@ -9,11 +9,13 @@ import signal
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from messages.cluster import READY, STALLED
 from tests.support.cluster import Cluster, running_cluster
 from tests.support.waiting import wait_until
 from tests.system.test_cluster_lifecycle import client_stream, complete, get
@@ -98,3 +100,24 @@ def test_any_frontend_knows_the_requests_of_all(two: Cluster) -> None:
     assert {get(url)[1]["state"] for _ in range(ASKED)} == {"cancelled"}
     assert running(two) == []
     assert {get(f"{two.url}/v1/requests/nobody")[0] for _ in range(ASKED)} == {404}
+
+
+def test_one_that_hangs_stops_no_request_of_the_others(two: Cluster) -> None:
+    """Connections that the kernel gives to it wait until it goes on; none is refused."""
+    expected, pid = complete(two), two.pids()["frontend1"]
+    with ThreadPoolExecutor(2 * ASKED) as pool:
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            wait_until(lambda: phase(two, "frontend1") == STALLED)
+            asked = [pool.submit(complete, two) for _ in range(2 * ASKED)]
+            answered = wait(asked, timeout=30, return_when=FIRST_COMPLETED).done
+            assert {future.result() for future in answered} == {expected}
+            assert phase(two, "frontend1") == STALLED
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        assert {future.result() for future in asked} == {expected}
+    wait_until(lambda: phase(two, "frontend1") == READY)
+
+
+def phase(cluster: Cluster, name: str) -> str:
+    return next(process.phase for process in cluster.state().processes if process.name == name)

@@ -44,6 +44,21 @@ def test_the_reason_has_phase_and_progress() -> None:
     assert "tokenizer0" not in reason
 
 
+def test_a_pause_of_this_process_is_no_silence_of_the_supervisor() -> None:
+    clock = Clock()
+    view = ClusterView(["tokenizer0"], clock=clock)
+    view.look()
+    view.update(state(process("tokenizer0")))
+    clock.now += 60
+    assert view.reason() is None
+    view.look()
+    assert view.reason() is None
+    for _ in range(30):
+        clock.now += 0.1
+        view.look()
+    assert "not been heard" in (view.reason() or "")
+
+
 def test_silence_is_not_ready_and_recovers() -> None:
     clock = Clock()
     view = ClusterView(["tokenizer0"], clock=clock)
