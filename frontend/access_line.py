@@ -9,7 +9,6 @@ import msgspec
 from frontend.record import Record
 
 JSON, TEXT = "json", "text"
-FORMATS = (JSON, TEXT)
 
 Format = Callable[[Record], bytes]
 

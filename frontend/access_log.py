@@ -13,6 +13,8 @@ from collections.abc import Iterable
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from frontend.metric_names import PREFIX
+
 log = logging.getLogger(__name__)
 
 FLUSH_SECONDS = 0.2
@@ -121,6 +123,6 @@ class AccessLogCollector(Collector):
     def collect(self) -> Iterable[Metric]:
         written, lost = ("lines", "Lines written to the access log.", self._log.lines), ("dropped", "Lines lost to it.", self._log.dropped)
         for name, help_text, value in (written, lost):
-            family = CounterMetricFamily(f"pagewire_access_log_{name}", help_text, labels=["model_name"])
+            family = CounterMetricFamily(f"{PREFIX}access_log_{name}", help_text, labels=["model_name"])
             family.add_metric([self._model], value)
             yield family

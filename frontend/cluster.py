@@ -6,12 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from frontend.errors import ApiError
-from messages.cluster import DEAD, DEFAULT, READY, STALLED, STARTING, STOPPING, ClusterState, ProcessState
+from messages.cluster import DEAD, DEFAULT, READY, SCHEDULER_NAME, STALLED, STARTING, STOPPING, ClusterState, ProcessState
 
 SILENCE_SECONDS = 3.0
 RETRY_SECONDS = 2.0
 INFORMED_SECONDS = 30.0
-SCHEDULER = "scheduler"
 CONTEXT = "context"
 """The fact by which a scheduler is known: with it, it takes requests, whatever its worker does."""
 
@@ -71,6 +70,11 @@ class ClusterView:
     @property
     def processes(self) -> list[ProcessState]:
         return self.state.processes if self.state else []
+
+    @property
+    def scheduler(self) -> ProcessState | None:
+        """As it was last told; None before the first state."""
+        return next((process for process in self.processes if process.name == SCHEDULER_NAME), None)
 
     @property
     def phase(self) -> str:

@@ -7,12 +7,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from frontend.cluster import ClusterView
+from frontend.metric_names import PREFIX
 from frontend.version import VERSION
-from messages.cluster import READY, SAMPLE, ProcessState
+from messages.cluster import READY, SAMPLE, STEP_TOKENS, STEP_TOKENS_LE, ProcessState
 
-PREFIX = "pagewire_"
-STEP_TOKENS = "step_tokens"
-_BUCKET = STEP_TOKENS + "_le_"
 _CACHE_FACTS = ("block_size", "blocks", "context", "slots")
 
 Numbers = Mapping[str, float]
@@ -35,7 +33,7 @@ class ClusterCollector(Collector):
         yield from self._processes()
 
     def _scheduler(self) -> Iterable[Metric]:
-        scheduler = next((process for process in self._view.processes if process.name == "scheduler"), None)
+        scheduler = self._view.scheduler
         gauges: Numbers = scheduler.gauges if scheduler else {}
         counters = lifetime(scheduler) if scheduler else {}
         yield self._gauge("num_requests_running", "Sequences being computed.", gauges.get("running", 0.0))
@@ -50,8 +48,8 @@ class ClusterCollector(Collector):
             yield self._info("cache_config_info", "Sizes of the KV memory: tokens in a block, blocks, tokens of a context, sequences.", facts)
 
     def _steps(self, counters: Numbers) -> Metric:
-        bounds = sorted(int(name.removeprefix(_BUCKET)) for name in counters if name.startswith(_BUCKET))
-        buckets = [(f"{bound:.1f}", counters[f"{_BUCKET}{bound}"]) for bound in bounds]
+        bounds = sorted(int(name.removeprefix(STEP_TOKENS_LE)) for name in counters if name.startswith(STEP_TOKENS_LE))
+        buckets = [(f"{bound:.1f}", counters[f"{STEP_TOKENS_LE}{bound}"]) for bound in bounds]
         buckets.append(("+Inf", counters.get("steps", 0.0)))
         family = HistogramMetricFamily(PREFIX + "iteration_tokens_total", "Tokens computed in each step.", labels=["model_name"])
         family.add_metric([self._model], buckets, counters.get(STEP_TOKENS, 0.0))
@@ -98,10 +96,9 @@ def lifetime(process: ProcessState) -> Numbers:
 def kv_usage(gauges: Numbers) -> float:
     """The share (0 to 1) of all KV blocks that running sequences hold, from the scheduler's gauges.
 
-    Blocks that are only cached can be evicted at once and those that retire are about to be free: neither counts as in use.
+    Blocks that are only cached can be evicted at once and those that retire are about to be free: neither counts as used.
     """
-    idle = sum(gauges.get(name, 0.0) for name in ("blocks_free", "blocks_cached", "blocks_retiring"))
-    return max(0.0, gauges.get("blocks", 0.0) - idle) / max(gauges.get("blocks", 0.0), 1.0)
+    return gauges.get("blocks_used", 0.0) / max(gauges.get("blocks", 0.0), 1.0)
 
 
 def _add(family: Any, process: str, numbers: Numbers) -> None:

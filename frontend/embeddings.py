@@ -1,7 +1,6 @@
 """POST /v1/embeddings: a prompt's last hidden states, pooled and divided by their length."""
 
 import base64
-import secrets
 from array import array
 from collections.abc import Iterable
 
@@ -13,9 +12,7 @@ from frontend.access import CALLER
 from frontend.completions import refuse_long_ids
 from frontend.core import Core, read_body
 from frontend.errors import ApiError, invalid
-from frontend.middleware import REQUEST_ID
-from frontend.record import RECORD
-from frontend.register import Entry
+from frontend.running import running
 from frontend.schema import EmbeddingRequest
 from frontend.streams import Event
 from messages.request import Generate, Prompt
@@ -54,21 +51,15 @@ async def embeddings(core: Core, http: web.Request) -> web.Response:
     prompts = bodies.prompts(request.input, request.add_special_tokens, FIELD)
     if request.truncate_prompt_tokens is None:
         refuse_long_ids(prompts, core.view.context(), FIELD)
-    run = core.dispatcher.open()
-    caller = http[CALLER]
-    entry = Entry(f"embd-{secrets.token_hex(16)}", http[REQUEST_ID], http.path, False, request.priority, run, caller.name)
-    http[RECORD].entry = entry
-    core.register.enter(entry)
     try:
-        for prompt in prompts:
-            run.generate(_message(core, request, prompt, caller.tenant))
-        vectors = _vectors(await run.everything())
+        with running(core, http, "embd-", False, request.priority) as entry:
+            run = entry.run
+            for prompt in prompts:
+                run.generate(_message(core, request, prompt, http[CALLER].tenant))
+            vectors = _vectors(await run.everything())
     except ApiError as error:
         error.param = FIELD if error.param == "prompt" else error.param
         raise
-    finally:
-        run.close()
-        core.register.leave(entry)
     shape = _numbers if request.encoding_format == "float" else _base64
     data = [EmbeddingData("embedding", index, shape(vectors[index])) for index in range(len(prompts))]
     body = EmbeddingBody("list", data, core.args.model_name, EmbeddingUsage(run.prompt_tokens, run.prompt_tokens))

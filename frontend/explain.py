@@ -25,7 +25,6 @@ MAX_LISTED = 256
 NO_ANSWER = "The scheduler did not answer in time: this is what the frontend alone knows."
 
 
-
 class CardList(msgspec.Struct, kw_only=True):
     """`has_more`: requests that are older run too."""
 

@@ -1,7 +1,6 @@
 """From prompts to an HTTP response: starts the run, then streams it or waits for the whole. Shared by chat and completions."""
 
 import asyncio
-import secrets
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -12,9 +11,8 @@ from frontend import bodies
 from frontend.access import CALLER
 from frontend.answers import Answer, Piece, Usage, usage
 from frontend.core import Core
-from frontend.middleware import REQUEST_ID
-from frontend.record import RECORD
 from frontend.register import Entry
+from frontend.running import running
 from frontend.schema import GenerationRequest, StreamOptions
 from frontend.sse import EventStream
 from messages.request import Generate, Prompt
@@ -47,22 +45,13 @@ class WholeBody(msgspec.Struct, Generic[C]):
 async def answer(core: Core, http: web.Request, job: Job, shapes: Answer) -> web.StreamResponse:
     """Run `job` to its end and answer `http`. Raises ApiError when it fails before anything was sent; cancels it when the client goes away."""
     job.request.check(job.stop.max_tokens)
-    run = core.dispatcher.open()
-    name = shapes.id_prefix + secrets.token_hex(16)
-    caller = http[CALLER]
-    entry = Entry(name, http[REQUEST_ID], http.path, job.request.stream, job.request.priority, run, caller.name)
-    http[RECORD].entry = entry
-    core.register.enter(entry)
-    try:
+    with running(core, http, shapes.id_prefix, job.request.stream, job.request.priority) as entry:
         for prompt in job.prompts:
-            run.generate(_message(core, job, prompt, caller.tenant))
+            entry.run.generate(_message(core, job, prompt, http[CALLER].tenant))
         if job.request.stream:
             choices = len(job.prompts) * job.request.n
             return await EventStream(core.args.model_name, http, entry, shapes, choices, job.request.stream_options or StreamOptions()).send()
         return await _whole(core, job, shapes, entry)
-    finally:
-        run.close()
-        core.register.leave(entry)
 
 
 def _message(core: Core, job: Job, prompt: Prompt, tenant: str) -> Generate:

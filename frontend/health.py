@@ -4,7 +4,7 @@ import msgspec
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from frontend.cluster import RETRY_SECONDS, SCHEDULER
+from frontend.cluster import RETRY_SECONDS
 from frontend.core import Core
 from frontend.errors import ApiError, ErrorDetail
 from frontend.version import VERSION
@@ -78,8 +78,8 @@ def _health(core: Core, reason: str | None) -> web.Response:
 
 def _steps(core: Core) -> StepHealth | None:
     """From the scheduler's last report; None before the first."""
-    gauges = next((process.gauges for process in core.view.processes if process.name == SCHEDULER), {})
-    if not gauges:
+    scheduler = core.view.scheduler
+    if scheduler is None or not (gauges := scheduler.gauges):
         return None
     running, waiting, *seconds = (gauges.get(name, 0.0) for name in ("running", "waiting", "awaited_seconds", "deadline_seconds"))
     return StepHealth(int(running), int(waiting), *seconds)

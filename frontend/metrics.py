@@ -14,13 +14,13 @@ from frontend.access_log import AccessLog, AccessLogCollector
 from frontend.cluster import ClusterView
 from frontend.cluster_metrics import ClusterCollector
 from frontend.histogram import TokenHistogram
+from frontend.metric_names import PREFIX
 from frontend.shared_metrics import LostSequences, Sum
 from messages.text import FINISH_LENGTH, FINISH_STOP
 
 if TYPE_CHECKING:
     from frontend.streams import Group, Run, Sequence
 
-PREFIX = "pagewire_"
 FINISH_REASONS = (FINISH_STOP, FINISH_LENGTH, "abort", "error")
 STARTED, ENDED = PREFIX + "sequences_started", PREFIX + "request_success"
 

@@ -103,7 +103,7 @@ class Boundary:
             return error_response(ApiError(500, "internal_error", "The server made a mistake; its log has more."))
 
     def _http_error(self, request: web.Request, error: web.HTTPException) -> web.Response:
-        path = request.rel_url.raw_path[:200]
+        path = request[RECORD].path
         if isinstance(error, web.HTTPRequestEntityTooLarge):
             return error_response(too_large(self._core.args.body_limit))
         if isinstance(error, web.HTTPMethodNotAllowed):

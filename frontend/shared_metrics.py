@@ -12,6 +12,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
 from frontend.cluster import ClusterView
+from frontend.metric_names import PREFIX
 from messages.cluster import SAMPLE
 
 _CREATED = "_created"
@@ -70,7 +71,7 @@ class LostSequences(Collector):
     def __init__(self, view: ClusterView, model_name: str, started: str, ended: str) -> None:
         self._view = view
         self._model = model_name
-        self._begins = [SAMPLE + msgspec.json.encode([name + "_total"]).decode()[:-1] + "," for name in (started, ended)]
+        self._begins = [_begin(name) for name in (started, ended)]
 
     def describe(self) -> Iterable[Metric]:
         return []
@@ -78,7 +79,7 @@ class LostSequences(Collector):
     def collect(self) -> Iterator[Metric]:
         past = _added(process.past for process in self._view.processes)
         started, ended = (sum(value for name, value in past.items() if name.startswith(begin)) for begin in self._begins)
-        family = CounterMetricFamily("pagewire_sequences_lost", "Accepted sequences whose frontend died.", labels=["model_name"])
+        family = CounterMetricFamily(PREFIX + "sequences_lost", "Accepted sequences whose frontend died.", labels=["model_name"])
         family.add_metric([self._model], started - ended)
         yield family
 
@@ -97,9 +98,14 @@ def _only_theirs(family: Metric, theirs: dict[str, float]) -> list[Sample]:
     """Samples of a counter with labels that have not come up here (a status that was never answered)."""
     if family.type != "counter" or not theirs:
         return []
-    begin = SAMPLE + msgspec.json.encode([family.name + "_total"]).decode()[:-1] + ","
+    begin = _begin(family.name)
     names = [name for name in theirs if name.startswith(begin)]
     return [_sample(name, theirs.pop(name)) for name in names]
+
+
+def _begin(counter: str) -> str:
+    """How the names of a counter's samples begin, whatever their labels are."""
+    return SAMPLE + msgspec.json.encode([counter + "_total"]).decode()[:-1] + ","
 
 
 def _sample(name: str, value: float) -> Sample:

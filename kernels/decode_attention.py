@@ -14,9 +14,8 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels import hopper, hopper_decode
-from kernels.launch import LOG2E, NEVER, cdiv, launch, power_of_two, trigger, wait
+from kernels.launch import ALWAYS, LOG2E, NEVER, cdiv, launch, power_of_two, trigger, wait
 from kernels.prefill_attention import halves
-from kernels.ring import ALWAYS
 
 PROCESSORS = 4 if triton.knobs.runtime.interpret else 132
 """Multiprocessors of an H200; few where one program after the other is interpreted."""

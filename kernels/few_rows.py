@@ -13,9 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.launch import cdiv, launch, power_of_two, trigger, wait
+from kernels.launch import ALWAYS, cdiv, launch, power_of_two, trigger, wait
 from kernels.mlp import silu
-from kernels.ring import ALWAYS
 
 MOST_ROWS = 8
 NARROWEST, DEEPEST, WIDEST = 1024, 3072, 16_384
@@ -155,7 +154,7 @@ def product(
     x_TM: Tensor, norm_M: Tensor | None, eps: float, weight: Tensor, bias: Tensor | None, out_TN: Tensor, gated: bool, add: bool,
     settings: Settings | None = None,
 ) -> None:  # fmt: skip
-    """As `kernels.gemv.product`, for 2 to MOST_ROWS rows and weights of the type of x."""
+    """As `kernels.gemv.product`, for at most MOST_ROWS rows and weights of the type of x."""
     (rows, depth), columns = x_TM.shape, out_TN.shape[1]
     chosen = settings or settings_for(columns, depth)
     size, count = pieces(depth)

@@ -8,11 +8,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.launch import NEVER, launch, power_of_two, trigger, wait
+from kernels.launch import ALWAYS, MOST_LATE_ROWS, NEVER, launch, power_of_two, trigger, wait
 from kernels.norm import WARP_ELEMENTS, rms_norm
 from kernels.reference import fp8 as reference
 from kernels.reference.fp8 import E4M3, LARGEST
-from kernels.ring import ALWAYS, MOST_DEPENDENT
 
 PADDING = 256
 """The library's product may read so far past the end of scales (pytorch issue 133334)."""
@@ -50,7 +49,7 @@ def quantise_rows(x_TM: Tensor, norm_M: Tensor | None = None, eps: float = 0.0) 
     codes, scale = torch.empty(rows, size, dtype=E4M3, device=x_TM.device), _padded(rows, x_TM.device)
     block = power_of_two(size)
     launch(
-        _quantise, (rows,), ALWAYS if rows <= MOST_DEPENDENT else NEVER, x_TM.contiguous(), norm_M, codes, scale, eps,
+        _quantise, (rows,), ALWAYS if rows <= MOST_LATE_ROWS else NEVER, x_TM.contiguous(), norm_M, codes, scale, eps,
         N=size, BLOCK=block, NORM=norm_M is not None, LARGEST=LARGEST, num_warps=min(16, max(1, block // WARP_ELEMENTS)),
     )  # fmt: skip
     return codes, scale

@@ -12,8 +12,8 @@ from triton.experimental.gluon.language.nvidia.ampere import mma_v2
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
 from kernels.hopper import cells_of
-from kernels.launch import launch
-from kernels.ring import ALWAYS, wait_and_trigger
+from kernels.launch import ALWAYS, launch
+from kernels.ring import wait_and_trigger
 
 LOG2E = gl.constexpr(1.4426950408889634)
 barrier = gl.barrier if hasattr(gl, "barrier") else gl.thread_barrier  # from triton 3.7, and before

@@ -3,7 +3,7 @@
 Steps of a row or two use programmatic dependent launch on Hopper and newer: a kernel starts while the one before it still runs, may load what no
 kernel of a step writes (weights), and waits before it touches anything else. Every program of every kernel here waits, so the order of a stream
 holds. With more rows that is slower (bench/GPU.md): waiting programs take the room that the running ones should be spread over. There the kernels
-of a layer are launched late (`kernels.ring.ALWAYS`): each lets the next one start when its own wait is over.
+of a layer are launched late (ALWAYS): each lets the next one start when its own wait is over.
 """
 
 import functools
@@ -23,6 +23,10 @@ from kernels import direct
 LOG2E = tl.constexpr(1.4426950408889634)
 HOPPER = 90
 MOST_DEPENDENT_ROWS = 2
+ALWAYS = 0
+"""In place of the rows of a step: dependent launch for any number, of kernels that let the next one start only when their own wait is over."""
+MOST_LATE_ROWS = 256
+"""Most rows of a step for which the kernels between the products are launched so too."""
 NEVER = 1 << 30
 """In place of the rows of a step, for kernels that are never launched so: grids of about as many programs as there are multiprocessors."""
 

@@ -11,9 +11,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.launch import cdiv, launch, power_of_two, trigger, wait
+from kernels.launch import ALWAYS, cdiv, launch, power_of_two, trigger, wait
 from kernels.mlp import silu
-from kernels.ring import ALWAYS
 from kernels.skinny import SCRATCH_COUNTERS, SCRATCH_PARTS, scratch_on
 
 MULTIPROCESSORS = 132

@@ -5,8 +5,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.launch import NEVER, launch, power_of_two, trigger, wait
-from kernels.ring import ALWAYS, MOST_DEPENDENT
+from kernels.launch import ALWAYS, MOST_LATE_ROWS, NEVER, launch, power_of_two, trigger, wait
 
 WARP_ELEMENTS = 512
 """Elements of a row for one warp."""
@@ -45,7 +44,7 @@ def _run(x: Tensor, add: Tensor | None, weight: Tensor, eps: float) -> Tensor:
     out = torch.empty_like(x)
     warps = min(16, max(1, block // WARP_ELEMENTS))
     rows = x.numel() // size
-    when = ALWAYS if rows <= MOST_DEPENDENT else NEVER
+    when = ALWAYS if rows <= MOST_LATE_ROWS else NEVER
     launch(_norm, (rows,), when, x, add, weight, out, eps, N=size, BLOCK=block, ADD=add is not None, num_warps=warps)
     return out
 

@@ -18,7 +18,7 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warp
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from triton.language import debug_barrier
 
-from kernels.launch import LOG2E, cdiv, launch, on_hopper, power_of_two
+from kernels.launch import ALWAYS, LOG2E, cdiv, launch, on_hopper, power_of_two
 
 MOST_ROWS = 256
 SCRATCH_PARTS = 1 << 24
@@ -26,10 +26,6 @@ SCRATCH_COUNTERS = 4096
 LOW, TALL = 64, 128
 """Rows of a tile."""
 LEAST_ROWS, FEW, WIDEST = 25, 32, 16_384
-ALWAYS = 0
-"""In place of the rows of a step: dependent launch for any number. These kernels let the next one start only when their own wait is over."""
-MOST_DEPENDENT = 256
-"""Most rows of a step for which the kernels between the products do so too."""
 
 
 class Settings(NamedTuple):

@@ -11,8 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.attention import AttentionBatch
-from kernels.launch import NEVER, cdiv, launch, power_of_two, trigger, wait
-from kernels.ring import ALWAYS
+from kernels.launch import ALWAYS, NEVER, cdiv, launch, power_of_two, trigger, wait
 
 LONG = 2048
 """Tokens of a step from which on the way from one kernel to the next counts for nothing."""

@@ -12,9 +12,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.launch import cdiv, launch, power_of_two, trigger, wait
+from kernels.launch import ALWAYS, cdiv, launch, power_of_two, trigger, wait
 from kernels.mlp import silu
-from kernels.ring import ALWAYS
 
 MOST_ROWS = 64
 SCRATCH_PARTS = 1 << 22

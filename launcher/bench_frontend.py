@@ -29,7 +29,7 @@ WARM_TOKENS = 8
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of `bench frontend`."""
     add = parser.add_argument
-    add("--rates", type=_rates, default=[60_000.0, 30_000.0], metavar="R,R", help="tokens a second that the engine gives, a run each (60000,30000)")
+    add("--rates", type=_rates, default=[70_000.0, 30_000.0], metavar="R,R", help="tokens a second that the engine gives, a run each (70000,30000)")
     add("--streams", type=whole(1, 4096), default=256, metavar="N", help="connections (256)")
     add("--seconds", type=number(0.1, 600), default=5.0, metavar="S", help="length of a run (5)")
     add("--frontends", type=whole(1, 64), default=1, metavar="N", help="HTTP processes (1)")

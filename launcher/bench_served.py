@@ -14,8 +14,9 @@ from launcher.bench_model import engine_arguments, read_shape
 from launcher.cpu_time import Cpu
 from launcher.errors import LauncherError
 from launcher.new_file import new_file
-from launcher.pair import SCHEDULER_NAME, WORKER_NAME, Order, Pair
-from launcher.specs import FRONTENDS, TOKENIZERS, WORKERS, ProcessSpec
+from launcher.pair import Order, Pair
+from launcher.specs import FRONTENDS, TOKENIZERS, WORKER_NAME, WORKERS, ProcessSpec
+from messages.cluster import SCHEDULER_NAME
 from messages.sampling import SamplingParams
 
 if TYPE_CHECKING:

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from launcher.errors import LauncherError
-from launcher.specs import SCHEDULER, WORKERS, ProcessSpec
+from launcher.specs import SCHEDULER, WORKER_NAME, WORKERS, ProcessSpec
 from launcher.stand import WAIT_SECONDS, Stand
 from messages.admit import Admit
+from messages.cluster import SCHEDULER_NAME
 from messages.sampling import SamplingParams
 from messages.tokens import FINISH_ERROR, RUNNING, FromScheduler, Refused, Tokens
 from scheduler.args import SchedulerArgs
@@ -20,7 +21,6 @@ from worker.args import WorkerArgs
 
 PLAYER = "player"
 """The name under which the benchmark is a tokenizer of the scheduler's."""
-WORKER_NAME, SCHEDULER_NAME = "worker0", "scheduler"
 WARM_SECONDS = 120.0
 SETTLE_SECONDS = 1.2
 """Longer than a heartbeat: after this the worker's counters are of what came before."""

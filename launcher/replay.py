@@ -10,16 +10,15 @@ import msgspec
 
 from launcher.errors import LauncherError
 from launcher.options import device, number, whole
-from launcher.specs import WORKERS, ProcessSpec
+from launcher.specs import WORKER_NAME, WORKERS, ProcessSpec
 from launcher.stand import WAIT_SECONDS, Stand
+from messages.cluster import SCHEDULER_NAME
 from messages.plan import Attach, StepPlan
 from messages.poison import MOST_POISON_BYTES, POISON_MAGIC, Poison
 from messages.result import Attached, FromWorker, StepFailed, StepResult, WorkerReady
 from transport.columns import view_i32, view_slots
 from transport.sockets import Inbox, Outbox
 from worker.args import WorkerArgs
-
-WORKER_NAME, SCHEDULER_NAME = "worker0", "scheduler"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

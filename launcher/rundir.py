@@ -12,6 +12,8 @@ from pathlib import Path
 import msgspec
 
 from launcher.errors import LauncherError, program
+from messages.poison import POISON_FILES
+from transport.private_file import create_private
 from transport.sockets import address
 
 LOCK, INFO, LOG, KEY = "lock", "info.json", "log", "key"
@@ -113,8 +115,8 @@ class RunDir:
     def write_key(self, key: str | None) -> None:
         """For this user's own commands; nobody else gets into the folder."""
         if key is not None:
-            with os.fdopen(os.open(self.folder / KEY, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as file:
-                file.write(key)
+            with create_private(self.folder / KEY) as file:
+                file.write(key.encode("ascii"))
 
     def keep_log(self, port: int) -> Path | None:
         """Save the log of a cluster that failed; the folder itself goes. Returns where the log is now, or None when there is none."""
@@ -126,9 +128,9 @@ class RunDir:
 
     def keep_poison(self, port: int) -> None:
         """Save the steps of requests that ended the worker beside the folder, of all clusters the newest KEPT_POISON."""
-        for file in self.folder.glob("poison-*.plan"):
+        for file in self.folder.glob(POISON_FILES):
             file.replace(self.folder.parent / f"poison-{port}-{file.name.removeprefix('poison-')}")
-        kept = sorted(self.folder.parent.glob("poison-*.plan"), key=lambda path: path.stat().st_mtime)
+        kept = sorted(self.folder.parent.glob(POISON_FILES), key=lambda path: path.stat().st_mtime)
         for old in kept[:-KEPT_POISON]:
             old.unlink(missing_ok=True)
 

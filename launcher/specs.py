@@ -5,10 +5,12 @@ from typing import Any
 import msgspec
 
 from launcher.security import Security
+from messages.cluster import SCHEDULER_NAME
 from transport.lifetime import ProcessArgs
 
 # Stages of an ordered shutdown: a stage is stopped when the one before has ended.
 FRONTENDS, TOKENIZERS, SCHEDULER, WORKERS = range(4)
+WORKER_NAME = "worker0"
 
 
 class ProcessSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,7 +108,7 @@ def cluster_specs(options: ClusterOptions, run_dir: str, access_fd: int = -1) ->
         for name in tokenizers
     ]
     scheduler = SchedulerArgs(
-        **common("scheduler"),
+        **common(SCHEDULER_NAME),
         tokenizers=tokenizers,
         max_context=options.max_context,
         chunk_tokens=options.chunk_tokens,
@@ -121,7 +123,7 @@ def cluster_specs(options: ClusterOptions, run_dir: str, access_fd: int = -1) ->
         self_check=options.log_level == "debug",
     )
     worker = WorkerArgs(
-        **common("worker0"),
+        **common(WORKER_NAME),
         model=options.model_path,
         device=options.device,
         dtype=options.dtype,

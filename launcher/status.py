@@ -16,7 +16,7 @@ from launcher.errors import LauncherError
 from launcher.live import live_requests, requests_table
 from launcher.progress import StatusLine
 from launcher.rundir import Cluster, choose_cluster, is_live, running_clusters
-from messages.cluster import SAMPLE, ClusterState, ProcessState, StatusQuery, StopCommand, Stopping
+from messages.cluster import SAMPLE, SCHEDULER_NAME, ClusterState, ProcessState, StatusQuery, StopCommand, Stopping
 
 GRACE_SECONDS = 10.0
 POLL_SECONDS = 0.05
@@ -78,7 +78,7 @@ def status_table(cluster: Cluster, state: ClusterState) -> str:
 
 def work_lines(processes: list[ProcessState]) -> str:
     """Slots, queue, blocks and context on one line, cache and preemptions on another; empty until the scheduler has its worker."""
-    scheduler = next((process for process in processes if process.name == "scheduler"), None)
+    scheduler = next((process for process in processes if process.name == SCHEDULER_NAME), None)
     if scheduler is None or "blocks" not in scheduler.facts:
         return ""
     facts, gauges = scheduler.facts, scheduler.gauges

@@ -121,7 +121,7 @@ class _Stream:
     def _read(self, data: bytes) -> bool:
         now = time.perf_counter()
         if not self._started:
-            return self._begin(data, now)
+            return self._begin(data)
         seen = self._tail + data
         fresh = seen.count(CHOICE, max(0, len(self._tail) - len(CHOICE) + 1))
         if fresh:
@@ -129,7 +129,7 @@ class _Stream:
         self._tail = seen[-CARRIED:]
         return self._end(None) if DONE in seen else False
 
-    def _begin(self, data: bytes, now: float) -> bool:
+    def _begin(self, data: bytes) -> bool:
         """The head, perhaps with events behind it."""
         self._tail += data
         head, found, rest = self._tail.partition(b"\r\n\r\n")

@@ -5,7 +5,11 @@ import msgspec
 # Phases of a process, in order. `detail` in a report says more ("loading weights 43 %").
 STARTING, LOADING, READY, STALLED, STOPPING, DEAD = "starting", "loading", "ready", "stalled", "stopping", "dead"
 
+SCHEDULER_NAME = "scheduler"
+"""The process of which there is one: its inbox, and its state in ClusterState, have this name in every cluster."""
 DEFAULT = "default_"
+STEP_TOKENS, STEP_TOKENS_LE = "step_tokens", "step_tokens_le_"
+"""Counters of the scheduler: tokens of all steps; followed by a number, the steps of at most so many."""
 SAMPLE = "sample:"
 """Begins the names of those numbers of a frontend that are samples of its metrics: the others on its port add them to theirs."""
 

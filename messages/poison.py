@@ -10,6 +10,8 @@ from messages.result import Attached
 
 POISON_MAGIC = b"pagewire poison 1\n"
 MOST_POISON_BYTES = 16 << 20
+POISON_FILES = "poison-*.plan"
+"""Their names in the run directory, with a number, and beside it when the cluster has ended, with its port too."""
 
 
 class Poison(msgspec.Struct, frozen=True, kw_only=True, tag="poison"):

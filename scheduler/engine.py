@@ -21,13 +21,14 @@ from scheduler.delivery import Delivery, Sampled, failure, read_result
 from scheduler.door import DUPLICATE, Door
 from scheduler.errors import ContractError, InvariantError, require
 from scheduler.explain import Scene, explain
+from scheduler.fence import Fence, keys_of
 from scheduler.finish import finish_of
 from scheduler.gauges import gauges
 from scheduler.geometry import Geometry, geometry_of
 from scheduler.pace import Pace
 from scheduler.policy import Policy
-from scheduler.requests import WAITING, Arrival, Request, misfit, read_admit, request_of
-from scheduler.resumed import Fence, keys_of, sequences_of
+from scheduler.requests import WAITING, Arrival, Request, fit, read_admit, request_of
+from scheduler.resumed import sequences_of
 from scheduler.scores import delivered
 from scheduler.session import InFlight, Session
 from scheduler.shares import Shares
@@ -49,7 +50,7 @@ class Engine:
     """Feed it with `receive` (one message), then call `advance` and send what `take` gives, in order.
 
     `new_session` gives session ids that are never repeated. `now` is in seconds of any steady clock. Every accepted key ends exactly once:
-    finished, cancelled or error. `incarnation` is the newest of the worker's that was heard of.
+    finished, cancelled or error. `worker_incarnation` is the newest of the worker's that was heard of.
     """
 
     def __init__(self, args: SchedulerArgs, new_session: Callable[[], int]) -> None:
@@ -60,7 +61,7 @@ class Engine:
         self._new_session = new_session
         self._attaching: int | None = None
         self._found: list[Poison] = []
-        self.incarnation = self._arrivals = 0
+        self.worker_incarnation = self._arrivals = 0
         self._tokenizers = {name: number for number, name in enumerate(args.tokenizers)}
         self._live: dict[int, Request] = {}
         self._shares = Shares()
@@ -342,9 +343,9 @@ class Engine:
     def _on_ready(self, ready: WorkerReady) -> None:
         if ready.worker != self._args.worker:
             raise ContractError(f"a worker called {ready.worker!r} is ready; expected {self._args.worker!r}")
-        if ready.incarnation < self.incarnation:
+        if ready.incarnation < self.worker_incarnation:
             return
-        self.incarnation = ready.incarnation
+        self.worker_incarnation = ready.incarnation
         session = self.session
         if session is not None and session.inflight:
             self._session_broken(session, list(session.inflight), POISON, session.given_up or "the worker died with a step in flight")
@@ -384,16 +385,12 @@ class Engine:
     def _on_attached(self, attached: Attached, now: float) -> None:
         if attached.session != self._attaching:
             return
-        self.incarnation = max(self.incarnation, attached.incarnation)
+        self.worker_incarnation = max(self.worker_incarnation, attached.incarnation)
         geometry = geometry_of(attached, self._args.max_context)
         self._attaching = None
         self.session = Session(attached, geometry, self._args, self.tally, self._suspects.lone)
         self._progress = now
         self._suspects.attached(now)
         for request in self._waiting.all():
-            problem = misfit(request.tokens, request.bias, geometry)
-            if problem is not None and request.fitted:
-                problem = Problem(status=503, code="worker_lost", message="the model came back too small for this sequence: " + problem.message)
-            if problem is not None:
+            if (problem := fit(request, geometry)) is not None:
                 self._fail(request, problem)
-            request.fitted = True

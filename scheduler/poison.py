@@ -6,8 +6,8 @@ from pathlib import Path
 
 import msgspec
 
-from messages.poison import MOST_POISON_BYTES, POISON_MAGIC, Poison
-from scheduler.record_file import create
+from messages.poison import MOST_POISON_BYTES, POISON_FILES, POISON_MAGIC, Poison
+from transport.private_file import create_private
 
 log = logging.getLogger(__name__)
 
@@ -20,12 +20,12 @@ def keep_poison(folder: Path, poison: Poison) -> Path | None:
     if len(content) > MOST_POISON_BYTES:
         log.error("the steps of the request are not kept: they take %d bytes", len(content))
         return None
-    kept = sorted(folder.glob("poison-*.plan"), key=_number)
-    path = folder / f"poison-{_number(kept[-1]) + 1 if kept else 1}.plan"
+    kept = sorted(folder.glob(POISON_FILES), key=_number)
+    path = folder / POISON_FILES.replace("*", str(_number(kept[-1]) + 1 if kept else 1))
     try:
         for old in kept[: max(0, len(kept) + 1 - MOST_FILES)]:
             old.unlink()
-        with create(str(path)) as file:
+        with create_private(path) as file:
             file.write(content)
     except OSError as error:
         log.error("the steps of the request are not kept: %s", error)

@@ -1,17 +1,11 @@
 """A file that a thread of its own appends to: a slow disk never makes the caller wait."""
 
-import os
 import threading
 from queue import SimpleQueue
 from typing import BinaryIO
 
 MAX_PENDING_BYTES = 64 << 20
 CLOSE_SECONDS = 2.0
-
-
-def create(path: str) -> BinaryIO:
-    """A new file that only its owner can read. Raises OSError when there is one already."""
-    return open(path, "xb", buffering=0, opener=lambda name, flags: os.open(name, flags, 0o600))
 
 
 class RecordFile:

@@ -13,7 +13,7 @@ from messages.text import Problem
 from scheduler.args import SchedulerArgs
 from scheduler.prints import Prints
 from scheduler.reads import Reads
-from scheduler.record_file import RecordFile, create
+from scheduler.record_file import RecordFile
 from scheduler.recording import (
     DIGEST_BYTES,
     MAGIC,
@@ -35,6 +35,7 @@ from scheduler.recording import (
     frame,
 )
 from transport.columns import I32
+from transport.private_file import create_private
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +47,7 @@ def start_recording(args: SchedulerArgs) -> "Recorder":
     """Into a new file, `args.record`, with the incarnation behind its name after a restart. Without a recording when it cannot be made."""
     path = str(args.record) if args.incarnation <= 1 else f"{args.record}.{args.incarnation}"
     try:
-        file = RecordFile(create(path))
+        file = RecordFile(create_private(path, buffering=0))
     except OSError as error:
         log.error("nothing is recorded: %s", error)
         return Recorder(None, args)

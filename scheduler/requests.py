@@ -165,3 +165,12 @@ def misfit(tokens: I32, bias: Bias | None, geometry: Geometry) -> Problem | None
     if bias is not None and bias.largest >= geometry.vocab:
         return Problem(status=400, code="invalid_token", message=f"token ids to favour or to avoid must be 0 to {geometry.vocab - 1}")
     return None
+
+
+def fit(request: Request, geometry: Geometry) -> Problem | None:
+    """Note that this request has met a worker; why it cannot run there, or None. One that could run on the worker before is not to blame."""
+    known, request.fitted = request.fitted, True
+    problem = misfit(request.tokens, request.bias, geometry)
+    if problem is not None and known:
+        return Problem(status=503, code="worker_lost", message="the model came back too small for this sequence: " + problem.message)
+    return problem

@@ -170,7 +170,7 @@ class Service:
         why = self._engine.give_up(now)
         if why is not None:
             log.error("%s hangs: %s", self._args.worker, why)
-            self._supervisor.send(Hung(name=self._args.worker, incarnation=self._engine.incarnation, reason=why))
+            self._supervisor.send(Hung(name=self._args.worker, incarnation=self._engine.worker_incarnation, reason=why))
 
     def _keep(self, poison: Poison) -> None:
         path = keep_poison(Path(self._args.run_dir), poison)

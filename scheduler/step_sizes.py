@@ -3,6 +3,8 @@
 from bisect import bisect_left
 from itertools import accumulate
 
+from messages.cluster import STEP_TOKENS, STEP_TOKENS_LE
+
 BOUNDS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 
 
@@ -18,6 +20,6 @@ class StepSizes:
         self._tokens += tokens
 
     def counters(self) -> dict[str, float]:
-        """`step_tokens`, all of them, and `step_tokens_le_N`, the steps of at most N tokens."""
-        counters = {f"step_tokens_le_{bound}": float(steps) for bound, steps in zip(BOUNDS, accumulate(self._counts), strict=False)}
-        return {"step_tokens": float(self._tokens), **counters}
+        """STEP_TOKENS, and STEP_TOKENS_LE with each of the BOUNDS; see `messages.cluster`."""
+        counters = {f"{STEP_TOKENS_LE}{bound}": float(steps) for bound, steps in zip(BOUNDS, accumulate(self._counts), strict=False)}
+        return {STEP_TOKENS: float(self._tokens), **counters}

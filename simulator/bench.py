@@ -84,7 +84,7 @@ def _steady(options: BenchOptions, rows: int, cached: bool, length: int = SHORT)
     loop = Loop(_machine(options, rows, cached, length + BLOCK_SIZE + tokens + rows))
     for row in range(rows):
         loop.send(prompt(length + row % BLOCK_SIZE), tokens + rows)
-    _settle(loop, rows)
+    _settle(loop)
     return loop, loop.turn
 
 
@@ -102,7 +102,7 @@ def _churn(options: BenchOptions, rows: int, cached: bool, finished: int = 0) ->
             loop.turn()
     for row in range(rows):
         loop.send(prompt(CHURN_PROMPT + row % BLOCK_SIZE), row + 2)
-    _settle(loop, rows)
+    _settle(loop)
     number = rows
 
     def step() -> float:
@@ -114,7 +114,7 @@ def _churn(options: BenchOptions, rows: int, cached: bool, finished: int = 0) ->
     return loop, step
 
 
-def _settle(loop: Loop, rows: int) -> None:
+def _settle(loop: Loop) -> None:
     """Turn until no request waits."""
     loop.turn()
     while loop.engine.gauges()["waiting"]:

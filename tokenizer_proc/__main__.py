@@ -14,10 +14,9 @@ import zmq
 from checkpoint.errors import CheckpointError
 from checkpoint.sampling import sampling_defaults
 from checkpoint.shapes import SHAPES
-from messages.cluster import DEAD, DEFAULT, LOADING, READY, STOPPING, ClusterState
+from messages.cluster import DEAD, DEFAULT, LOADING, READY, SCHEDULER_NAME, STOPPING, ClusterState
 from tokenizer_proc.admission import Sender
 from tokenizer_proc.args import TokenizerArgs
-from tokenizer_proc.cluster_view import SCHEDULER
 from tokenizer_proc.dummy_source import dummy_vocabulary
 from tokenizer_proc.errors import VocabularyError
 from tokenizer_proc.prompts import PromptEncoder
@@ -45,12 +44,13 @@ class Process:
     def __init__(self, args: TokenizerArgs, encoder: PromptEncoder, loop: asyncio.AbstractEventLoop) -> None:
         self._context: zmq.Context[Any] = zmq.Context()
         self._inbox: Inbox[Accepted] = Inbox(self._context, args.run_dir, args.name, Accepted)
-        self._outboxes = {name: Outbox(self._context, args.run_dir, name, LINGER_MS) for name in (*args.frontends, SCHEDULER)}
+        self._outboxes = {name: Outbox(self._context, args.run_dir, name, LINGER_MS) for name in (*args.frontends, SCHEDULER_NAME)}
         self._feed: Subscription[ClusterState] = Subscription(self._context, args.run_dir, CLUSTER_FEED, ClusterState)
         trace = open_trace(args)
         self._tracing = None if trace is None else Tracing(trace)
         frontends = {name: self._to_frontend(name) for name in args.frontends}
-        self.service = Service(Sender(args.name, args.incarnation), encoder, TextPool(loop), frontends, self._outboxes[SCHEDULER].send, self._inbox)
+        scheduler = self._outboxes[SCHEDULER_NAME].send
+        self.service = Service(Sender(args.name, args.incarnation), encoder, TextPool(loop), frontends, scheduler, self._inbox)
         self._inbox.listen(self._handle)
         self._heard = self._ready = False
 

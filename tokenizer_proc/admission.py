@@ -12,7 +12,7 @@ from messages.sampling import SamplingParams
 from tokenizer_proc import problems
 from tokenizer_proc.detokenizer import Detokenizer
 from tokenizer_proc.errors import RequestError
-from tokenizer_proc.extras import extras_of
+from tokenizer_proc.extras import extras_of, is_scored
 from tokenizer_proc.prompts import PromptEncoder
 from tokenizer_proc.sequences import EndRules, Sequence, end_rules
 from tokenizer_proc.stops import StopMatcher
@@ -97,7 +97,7 @@ class Sender:
         sampling = request.sampling
         if sampling.prompt_logprobs < 0:
             return [self._admit(request, keys, encoded, delivered, sampling)]
-        scored = [key for key in keys if not delivered.get(key) and (not request.score_first or key == request.keys[0])]
+        scored = [key for key in keys if not delivered.get(key) and is_scored(request, key)]
         others = [key for key in keys if key not in scored]
         parts = ((scored, sampling), (others, msgspec.structs.replace(sampling, prompt_logprobs=-1)))
         return [self._admit(request, part, encoded, delivered, of_part) for part, of_part in parts if part]

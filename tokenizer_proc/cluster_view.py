@@ -2,9 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from messages.cluster import DEAD, ClusterState, ProcessState
-
-SCHEDULER = "scheduler"
+from messages.cluster import DEAD, SCHEDULER_NAME, ClusterState, ProcessState
 
 
 @dataclass
@@ -17,7 +15,7 @@ class ClusterView:
     def update(self, state: ClusterState) -> bool:
         """Take in a new state; True when a process is over since the last one."""
         known, self._first = self._first, {process.name: process.incarnation + (process.phase == DEAD) for process in state.processes}
-        self.context = next((_context(process) for process in state.processes if process.name == SCHEDULER), None) or self.context
+        self.context = next((_context(process) for process in state.processes if process.name == SCHEDULER_NAME), None) or self.context
         return known != self._first
 
     def is_over(self, name: str, incarnation: int) -> bool:

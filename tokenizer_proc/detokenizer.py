@@ -38,6 +38,10 @@ class Detokenizer:
         self._decoder.decode(tail)
         self._inside_character = bool(self._decoder.getstate()[0])
 
+    def hides(self, token: int) -> bool:
+        """It is special, and leaves no text."""
+        return token in self._hidden
+
     def _visible(self, token: int) -> bytes:
         return b"" if token in self._hidden else self._of[token]
 

@@ -4,19 +4,30 @@ import math
 
 import numpy as np
 
+from messages.request import Generate, TextPrompt
 from messages.text import TokenLogprob
 from messages.tokens import PromptScores
 from tokenizer_proc.pieces import Pieces
 from transport.columns import F32, ColumnError, pack_f32, view_f32, view_i32
 
 
-class Scoring:
-    """Of the tokens of `prompt`, the first of which has none. `skip_special`: special tokens leave no text."""
+def hidden_positions(request: Generate, ids: list[int], pieces: Pieces) -> frozenset[int]:
+    """Where the prompt has tokens that its echo does not show: around what a client wrote the special tokens that were put there, of what is decoded
+    from its ids those that are skipped."""
+    if isinstance(request.prompt, TextPrompt) and request.truncate is None:
+        text = request.prompt.text.encode()
+        ends = ((0, text.startswith), (len(ids) - 1, text.endswith))
+        return frozenset(at for at, shows in ends if ids[at] in pieces.special and not shows(pieces.of[ids[at]]))
+    return frozenset(at for at, token in enumerate(ids) if request.skip_special_tokens and token in pieces.special)
 
-    def __init__(self, prompt: list[int], pieces: Pieces, skip_special: bool) -> None:
+
+class Scoring:
+    """Of the tokens of `prompt`, the first of which has none. `hidden`: positions of those that leave no text."""
+
+    def __init__(self, prompt: list[int], pieces: Pieces, hidden: frozenset[int] = frozenset()) -> None:
         self._prompt = prompt
         self._of = pieces.of
-        self._hidden = pieces.special if skip_special else frozenset[int]()
+        self._hidden = hidden
         self._known = [self._logprob(0, math.nan, [])]
 
     @property
@@ -44,7 +55,7 @@ class Scoring:
 
     def _logprob(self, position: int, logprob: float, top: list[tuple[int, bytes, float]]) -> TokenLogprob:
         token = self._prompt[position]
-        return TokenLogprob(token, self._of[token], logprob, top, token in self._hidden)
+        return TokenLogprob(token, self._of[token], logprob, top, position in self._hidden)
 
 
 class Embedding:

@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+import msgspec
+
 from messages.key import Key
 from messages.request import Generate
 from messages.text import FINISH_LENGTH, FINISH_STOP, Ended, TextDelta, TokenLogprob
@@ -57,10 +59,9 @@ class Sequence:
         self.tokens += 1
         self.unsaid.append(token)
         if logprob is not None:
-            self.logprobs.append(logprob)
-        text = "" if finish == FINISH_END_TOKEN else self.detokenizer.push(token)
-        if extras is None or self.tokens > extras.min_tokens:
-            text = self.stops.push(text)
+            hidden = finish == FINISH_END_TOKEN or self.detokenizer.hides(token)
+            self.logprobs.append(msgspec.structs.replace(logprob, hidden=True) if hidden else logprob)
+        text = self._outside_stops("" if finish == FINISH_END_TOKEN else self.detokenizer.push(token))
         if finish != RUNNING or self.stops.matched is not None:
             return self._end(token, finish, text)
         if not text:
@@ -91,7 +92,7 @@ class Sequence:
 
     def _end(self, token: int, finish: int, text: str) -> Ended:
         if self.stops.matched is None:
-            text += self.stops.push(self.detokenizer.flush())
+            text += self._outside_stops(self.detokenizer.flush())
             text += self.stops.flush()
         reason: str | int | None = self.stops.matched
         if reason is None and finish == FINISH_END_TOKEN:
@@ -114,6 +115,9 @@ class Sequence:
             completion_tokens=self.tokens,
             cached_tokens=self.cached,
         )
+
+    def _outside_stops(self, text: str) -> str:
+        return self.stops.push(text, self.extras is None or self.tokens > self.extras.min_tokens)
 
     def _said(self, text: str) -> str:
         text, self.prefix = self.prefix + text, ""

@@ -133,9 +133,11 @@ class Service:
             return
         self.counters.requests += 1
         context = self.cluster.context
-        refusal = self._bad_stop(request) or self._bad_constraints(request)
-        if context is None or refusal is not None:
-            self._refuse(request.frontend, keys, problems.not_ready() if context is None else refusal or problems.not_ready())
+        if context is None:
+            self._refuse(request.frontend, keys, problems.not_ready())
+            return
+        if (refusal := self._bad_stop(request) or self._bad_constraints(request)) is not None:
+            self._refuse(request.frontend, keys, refusal)
             return
         preparation = _Preparation(request.frontend, request.incarnation, set(keys))
         self._preparing |= dict.fromkeys(keys, preparation)

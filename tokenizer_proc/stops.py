@@ -26,6 +26,10 @@ class _Pattern:
         self.length += self.text[self.length] == character
         return self.length == len(self.text)
 
+    def go_on(self) -> None:
+        """After its end, as if it had not been one: its last characters may begin the next."""
+        self.length = self._failure[-1]
+
 
 @dataclass(frozen=True)
 class _Match:
@@ -47,8 +51,8 @@ class StopMatcher:
         self._best: _Match | None = None
         self.matched: str | None = None
 
-    def push(self, text: str) -> str:
-        """Text that is certain to be outside every stop string. After a match: nothing."""
+    def push(self, text: str, counts: bool = True) -> str:
+        """Text that is certain to be outside every stop string. After a match: nothing. Strings that end in text that does not count are no match."""
         if self.matched is not None:
             return ""
         if not self._patterns:
@@ -57,7 +61,7 @@ class StopMatcher:
         self._held += text
         for character in text:
             position += 1
-            self._feed(character, position)
+            self._feed(character, position, counts)
             if self._best is not None and self._first_open(position) >= self._best.start:
                 return self._stop(self._best)
         return self._release(min(self._first_open(position), position if self._best is None else self._best.start))
@@ -68,9 +72,12 @@ class StopMatcher:
             return self._stop(self._best)
         return self._release(len(self._held))
 
-    def _feed(self, character: str, position: int) -> None:
+    def _feed(self, character: str, position: int, counts: bool) -> None:
         for pattern in self._patterns:
             if pattern.feed(character):
+                if not counts:
+                    pattern.go_on()
+                    continue
                 start = position - pattern.length
                 if self._best is None or start < self._best.start:
                     self._best = _Match(start, pattern.text)

@@ -1,7 +1,6 @@
 """A tokenizer's spans in a trace: the text of each batch of tokens, and the encoding of each prompt."""
 
 import time
-from collections.abc import Callable
 
 import msgspec
 
@@ -9,9 +8,9 @@ from messages.key import Key
 from messages.request import Cancel, Generate
 from messages.text import Ended, Started
 from messages.tokens import Tokens
+from tokenizer_proc.step_texts import Send
 from transport.trace import Trace
 
-Send = Callable[[msgspec.Struct], bool]
 KEY_BYTES = 8
 DETOKENISE, ENCODE = "detokenise", "encode"
 

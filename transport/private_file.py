@@ -1,8 +1,9 @@
-"""Files with secrets: read only when nobody else can change or, as a stranger, read them."""
+"""Files for their owner alone: made so, and those with secrets read only when nobody else can change or, as a stranger, read them."""
 
 import os
 import stat
 from pathlib import Path
+from typing import BinaryIO
 
 MAX_BYTES = 1 << 20
 FORBIDDEN = 0o027
@@ -14,6 +15,11 @@ Mark = tuple[int, int, int]
 
 class PrivateFileError(ValueError):
     """A file that is not fit to be used. The text says why and what to do."""
+
+
+def create_private(path: str | Path, buffering: int = -1) -> BinaryIO:
+    """A new file that only its owner can read; `buffering` as in `open`. Raises OSError, also when there is one already."""
+    return open(path, "xb", buffering, opener=lambda name, flags: os.open(name, flags, 0o600))
 
 
 def read_private(path: str | Path) -> bytes:

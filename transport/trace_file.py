@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import msgspec
 
 from messages.trace import BEGINS, ENDS, Event
+from transport.private_file import create_private
 
 LIMIT_BYTES = 256 << 20
 """The longest a trace may get: browsers show no more."""
@@ -20,7 +21,7 @@ class TraceEnded(Exception):
 
 def begin(path: str) -> None:
     """Make the file, for its owner only. Raises OSError, also when there is one already."""
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+    with create_private(path) as file:
         file.write(b"[\n" + msgspec.json.encode(_mark(BEGINS, unix_seconds=time.time())) + b",\n")
 
 

@@ -5,7 +5,7 @@ import time
 
 import zmq
 
-from messages.cluster import READY, STOPPING
+from messages.cluster import READY, SCHEDULER_NAME, STOPPING
 from messages.plan import Attach, Shutdown, StepPlan, ToWorker
 from messages.result import Attached, FromWorker, Origin, StepFailed, WorkerReady
 from transport.lifetime import Lifetime
@@ -20,7 +20,6 @@ from worker.tracing import Tracing
 
 log = logging.getLogger(__name__)
 
-SCHEDULER = "scheduler"
 READY_SECONDS = 1.0
 FIRST_READY_SECONDS = 0.25
 """A scheduler that is there already may ask by itself; this is longer than its socket takes to connect."""
@@ -44,9 +43,9 @@ class Service:
         self._warming = True
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._inbox: Inbox[ToWorker] = Inbox(self._context, args.run_dir, args.name, ToWorker)
-        self._outbox = Outbox(self._context, args.run_dir, SCHEDULER, linger_ms=500)
+        self._outbox = Outbox(self._context, args.run_dir, SCHEDULER_NAME, linger_ms=500)
         self._results = Outbox(
-            self._context, args.run_dir, SCHEDULER, linger_ms=500
+            self._context, args.run_dir, SCHEDULER_NAME, linger_ms=500
         )  # a socket of its own: the engine may send from a thread of its own
 
     def run(self) -> None:

@@ -88,9 +88,5 @@ class Slots:
         if state is not None:
             state.add(tokens, generated)
 
-    def block_rows(self, slots: NDArray[np.integer], columns: int) -> Tensor:
-        """int64 block table [len(slots), columns] for the kernels."""
-        return torch.from_numpy(self.table[slots, :columns])
-
 
 FLOATS = ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")

@@ -23,7 +23,7 @@ SAID: list[tuple[dict[str, Any], str]] = [
     ({"bad_words": ["aa", "ba", "bb"]}, "abcabc"),
     ({"bad_words": ["A"]}, "aaaaaa"),
     ({"allowed_token_ids": [A], "bad_words": ["aa"]}, "aaaaaa"),
-    ({"min_tokens": 3, "stop": ["aa"]}, "aaa"),
+    ({"min_tokens": 3, "stop": ["aa"]}, "aa"),
     ({"min_tokens": 3, "stop": ["a"]}, "aaa"),
 ]
 

@@ -18,7 +18,7 @@ from messages.request import Generate, TextPrompt
 from messages.sampling import SamplingParams, StopRules
 from scheduler.step_sizes import StepSizes
 
-GAUGES = {"running": 3.0, "waiting": 2.0, "blocks": 100.0, "blocks_free": 20.0, "blocks_cached": 45.0, "blocks_retiring": 5.0, "blocks_used": 80.0}
+GAUGES = {"running": 3.0, "waiting": 2.0, "blocks": 100.0, "blocks_free": 20.0, "blocks_cached": 45.0, "blocks_retiring": 5.0, "blocks_used": 30.0}
 COUNTERS = {"prefix_queries": 1000.0, "prefix_hits": 640.0, "preemptions": 7.0, "evicted_blocks": 11.0, "invariant_violations": 1.0}
 
 
@@ -70,10 +70,10 @@ def test_numbers_are_there_before_the_scheduler_is(processes: list[ProcessState]
 @pytest.mark.parametrize(
     ("gauges", "usage"),
     [
-        ({"blocks": 10.0, "blocks_free": 10.0}, 0.0),
-        ({"blocks": 10.0, "blocks_free": 4.0}, 0.6),
-        ({"blocks": 10.0, "blocks_cached": 8.0, "blocks_retiring": 2.0}, 0.0),
-        ({"blocks": 10.0, "blocks_free": 9.0, "blocks_cached": 2.0}, 0.0),
+        ({"blocks": 10.0, "blocks_free": 10.0, "blocks_used": 0.0}, 0.0),
+        ({"blocks": 10.0, "blocks_free": 4.0, "blocks_used": 6.0}, 0.6),
+        ({"blocks": 10.0, "blocks_cached": 8.0, "blocks_retiring": 1.0, "blocks_used": 1.0}, 0.1),
+        ({"blocks": 0.0, "blocks_used": 0.0}, 0.0),
         ({}, 0.0),
     ],
 )

@@ -4,10 +4,15 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
+
+import frontend.version
+import launcher.cli
+import pagewire
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ["bench", "checkpoint", "frontend", "kernels", "launcher", "messages", "scheduler", "simulator", "tokenizer_proc", "transport", "worker"]
@@ -28,6 +33,12 @@ def modules(folder: Path) -> set[str]:
 def run(*command: str, cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PAGEWIRE_PROCESS")}
     return subprocess.run(command, cwd=cwd, env=kept | variables, capture_output=True, text=True, timeout=100, check=False)
+
+
+def test_the_version_is_the_same_wherever_it_is_said() -> None:
+    """Importing one of them from another would cost the command line its start, or the frontend its independence."""
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
+    assert {launcher.cli.VERSION, frontend.version.VERSION, pagewire.__version__} == {declared}
 
 
 @pytest.fixture(scope="module")

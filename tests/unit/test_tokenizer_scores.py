@@ -7,9 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from messages.request import Prompt, TextPrompt, TokenPrompt
 from messages.tokens import PromptScores
+from tests.support.tokenizer_neighbours import generate
 from tests.support.tokenizers import folder_vocabulary
-from tokenizer_proc.scores import Embedding, Scoring
+from tokenizer_proc.scores import Embedding, Scoring, hidden_positions
 from tokenizer_proc.vocabulary import Vocabulary
 from transport.columns import ColumnError, pack_f32, pack_i32, view_f32
 
@@ -29,7 +31,7 @@ def part(start: int, values: list[float], top: int = 0) -> PromptScores:
 
 
 def test_parts_add_up(vocabulary: Vocabulary) -> None:
-    scoring = Scoring(PROMPT, vocabulary.pieces, skip_special=True)
+    scoring = Scoring(PROMPT, vocabulary.pieces, frozenset({0}))
     assert not scoring.complete
     scoring.add(part(0, [-0.5, -0.25], 2))
     scoring.add(part(2, [-0.125]))
@@ -45,9 +47,25 @@ def test_parts_add_up(vocabulary: Vocabulary) -> None:
 
 
 def test_a_prompt_of_one_token_is_complete(vocabulary: Vocabulary) -> None:
-    scoring = Scoring([BOS], vocabulary.pieces, skip_special=False)
+    scoring = Scoring([BOS], vocabulary.pieces)
     assert scoring.complete
     assert not scoring.take()[0].hidden
+
+
+@pytest.mark.parametrize(
+    ("prompt", "options", "hidden"),
+    [
+        (TextPrompt("abc", True), {}, {0}),
+        (TextPrompt("abc", True), {"skip_special_tokens": False}, {0}),
+        (TextPrompt("<|bos|>abc", False), {}, set()),
+        (TextPrompt("abc", True), {"truncate": 4, "skip_special_tokens": False}, set()),
+        (TokenPrompt(PROMPT), {}, {0}),
+        (TokenPrompt(PROMPT), {"skip_special_tokens": False}, set()),
+    ],
+    ids=str,
+)
+def test_an_echo_shows_all_but_these(vocabulary: Vocabulary, prompt: Prompt, options: dict[str, Any], hidden: set[int]) -> None:
+    assert hidden_positions(generate(1, prompt, **options), PROMPT, vocabulary.pieces) == hidden
 
 
 BAD: dict[str, dict[str, Any]] = {
@@ -65,7 +83,7 @@ BAD: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("fault", BAD)
 def test_parts_that_are_refused(vocabulary: Vocabulary, fault: str) -> None:
-    scoring = Scoring(PROMPT, vocabulary.pieces, skip_special=True)
+    scoring = Scoring(PROMPT, vocabulary.pieces, frozenset({0}))
     with pytest.raises(ColumnError):
         scoring.add(msgspec.structs.replace(part(0, [-1.0], 2), **BAD[fault]))
     scoring.add(part(0, [-1.0] * 3))

@@ -51,18 +51,24 @@ def play(state: Sequence, ids: list[int], finish: int) -> tuple[list[TextDelta],
 
 
 def test_stop_strings_wait_for_min_tokens(vocabulary: Vocabulary) -> None:
-    """A match that begins before the last of them is none; one that begins behind it is."""
-    for least, said in ((0, ""), (1, "a"), (2, "aa"), (4, "aaaa")):
-        state = sequence(vocabulary, ["a"])
+    """A match that ends with one of them is none; one that ends behind them is, wherever it begins."""
+    for stop, least, said in (("a", 0, ""), ("a", 1, "a"), ("a", 2, "aa"), ("a", 4, "aaaa"), ("aa", 2, "a"), ("aaa", 2, ""), ("aaa", 5, "aaa")):
+        state = sequence(vocabulary, [stop])
         state.extras = Extras(min_tokens=least)
         deltas, ended = play(state, [64] * 6, FINISH_LENGTH)
         assert "".join(delta.text for delta in deltas) + ended.text == said
-        assert (ended.finish, ended.completion_tokens) == (FINISH_STOP, least + 1)
+        assert (ended.finish, ended.completion_tokens) == (FINISH_STOP, max(least + 1, len(stop)))
+
+
+def test_logprobs_say_which_tokens_leave_no_text(vocabulary: Vocabulary) -> None:
+    deltas, ended = play(sequence(vocabulary, []), [64, USER, 65, EOT, 66, EOS], FINISH_END_TOKEN)
+    told = [entry for message in (*deltas, ended) for entry in message.logprobs]
+    assert [entry.hidden for entry in told] == [False, True, False, True, False, True]
 
 
 def test_ids_and_the_prompts_own_go_out_once(vocabulary: Vocabulary) -> None:
     state = sequence(vocabulary, ["ab"])
-    state.extras = Extras(with_ids=True, prompt_ids=[7, 8], scoring=Scoring([7], vocabulary.pieces, True))
+    state.extras = Extras(with_ids=True, prompt_ids=[7, 8], scoring=Scoring([7], vocabulary.pieces))
     deltas, ended = play(state, [64, 66, 64, 65], FINISH_LENGTH)
     assert [delta.ids for delta in deltas] == [[64, 66]]
     assert (deltas[0].prompt_ids, len(deltas[0].prompt)) == ([7, 8], 1)
@@ -72,7 +78,7 @@ def test_ids_and_the_prompts_own_go_out_once(vocabulary: Vocabulary) -> None:
 def test_a_silent_sequence_says_its_prompt_only(vocabulary: Vocabulary) -> None:
     for finish in (FINISH_LENGTH, FINISH_END_TOKEN):
         state = sequence(vocabulary, [], prefix="prompt")
-        state.extras = Extras(silent=True, with_ids=True, prompt_ids=[7], scoring=Scoring([7], vocabulary.pieces, True))
+        state.extras = Extras(silent=True, with_ids=True, prompt_ids=[7], scoring=Scoring([7], vocabulary.pieces))
         ended = state.take(64, finish, None)
         assert isinstance(ended, Ended)
         assert (ended.text, ended.finish, ended.tokens, ended.completion_tokens, ended.ids) == ("prompt", "length", 0, 0, [])

@@ -1,6 +1,6 @@
 """`python -m worker.resident.rehearsal N`, started by a worker on a GPU: compiles the kernels of its steps on N processes, those needed first first.
 
-It plays the steps of a model of one layer whose tensors have no memory (torch's meta device) and notes the launches.
+It plays the steps of a model of two layers of each kind whose tensors have no memory (torch's meta device) and notes the launches.
 """
 
 import ctypes

@@ -1,0 +1,3 @@
+"""How the names of our metrics begin."""
+
+PREFIX = "pagewire_"
