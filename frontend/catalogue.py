@@ -4,6 +4,7 @@ import msgspec
 from aiohttp import web
 
 from frontend.core import Core
+from frontend.json_response import json_response
 
 
 class ModelCard(msgspec.Struct, kw_only=True):
@@ -24,18 +25,14 @@ class ModelList(msgspec.Struct, kw_only=True):
 
 
 async def list_models(core: Core, http: web.Request) -> web.Response:
-    return _json(ModelList(data=[_card(core)]))
+    return json_response(ModelList(data=[_card(core)]))
 
 
 async def show_model(core: Core, http: web.Request) -> web.Response:
     core.check_model(http.match_info["id"])
-    return _json(_card(core))
+    return json_response(_card(core))
 
 
 def _card(core: Core) -> ModelCard:
     name = core.args.model_name
     return ModelCard(id=name, created=core.args.created, root=name, max_model_len=core.view.context())
-
-
-def _json(value: msgspec.Struct) -> web.Response:
-    return web.Response(body=msgspec.json.encode(value), content_type="application/json")

@@ -9,7 +9,7 @@ from prometheus_client.registry import Collector
 from frontend.cluster import ClusterView
 from frontend.metric_names import PREFIX
 from frontend.version import VERSION
-from messages.cluster import READY, SAMPLE, STEP_TOKENS, STEP_TOKENS_LE, ProcessState
+from messages.cluster import READY, SAMPLE, STEP_TOKENS, STEP_TOKENS_LE
 
 _CACHE_FACTS = ("block_size", "blocks", "context", "slots")
 
@@ -35,7 +35,7 @@ class ClusterCollector(Collector):
     def _scheduler(self) -> Iterable[Metric]:
         scheduler = self._view.scheduler
         gauges: Numbers = scheduler.gauges if scheduler else {}
-        counters = lifetime(scheduler) if scheduler else {}
+        counters = scheduler.lifetime() if scheduler else {}
         yield self._gauge("num_requests_running", "Sequences being computed.", gauges.get("running", 0.0))
         yield self._gauge("num_requests_waiting", "Sequences in the queue.", gauges.get("waiting", 0.0))
         yield self._gauge("kv_cache_usage_perc", "Share of KV blocks that running sequences hold, 0 to 1.", kv_usage(gauges))
@@ -83,14 +83,8 @@ class ClusterCollector(Collector):
             cpu.add_metric([process.name], process.cpu_seconds)
             memory.add_metric([process.name], process.memory_bytes)
             _add(gauges, process.name, process.gauges)
-            _add(counters, process.name, lifetime(process))
+            _add(counters, process.name, process.lifetime())
         return (up, restarts, cpu, memory, gauges, counters)
-
-
-def lifetime(process: ProcessState) -> Numbers:
-    """A process's counters with those of its earlier incarnations."""
-    past = process.past
-    return {name: process.counters.get(name, 0.0) + past.get(name, 0.0) for name in {**past, **process.counters}} if past else process.counters
 
 
 def kv_usage(gauges: Numbers) -> float:

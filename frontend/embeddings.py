@@ -12,6 +12,7 @@ from frontend.access import CALLER
 from frontend.completions import refuse_long_ids
 from frontend.core import Core, read_body
 from frontend.errors import ApiError, invalid
+from frontend.json_response import json_response
 from frontend.running import running
 from frontend.schema import EmbeddingRequest
 from frontend.streams import Event
@@ -63,7 +64,7 @@ async def embeddings(core: Core, http: web.Request) -> web.Response:
     shape = _numbers if request.encoding_format == "float" else _base64
     data = [EmbeddingData("embedding", index, shape(vectors[index])) for index in range(len(prompts))]
     body = EmbeddingBody("list", data, core.args.model_name, EmbeddingUsage(run.prompt_tokens, run.prompt_tokens))
-    return web.Response(body=msgspec.json.encode(body), content_type="application/json")
+    return json_response(body)
 
 
 def _message(core: Core, request: EmbeddingRequest, prompt: Prompt, tenant: str) -> Generate:

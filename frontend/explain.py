@@ -12,6 +12,7 @@ from frontend.cards import Card, card, sequences
 from frontend.cluster import Route
 from frontend.core import Core
 from frontend.errors import ApiError, invalid
+from frontend.json_response import json_response
 from frontend.middleware import request_id
 from frontend.register import Entry
 from frontend.streams import Run
@@ -38,17 +39,17 @@ async def list_requests(core: Core, http: web.Request) -> web.Response:
     limit, owner = _limit(http), http[CALLER].owner
     (mine, more), theirs = await asyncio.gather(_running(core, limit, owner), core.peers.find(limit=limit, owner=owner))
     listed = sorted([*mine, *(card for found in theirs for card in _read(found))], key=lambda card: card.created, reverse=True)
-    return _json(CardList(data=listed[:limit], has_more=len(listed) > limit or more or any(found.more for found in theirs)))
+    return json_response(CardList(data=listed[:limit], has_more=len(listed) > limit or more or any(found.more for found in theirs)))
 
 
 async def show_request(core: Core, http: web.Request) -> web.Response:
     """Raises ApiError 404 for a request that neither runs nor is remembered, or is another key's."""
-    return _json(await _card(core, http, cancel=False))
+    return json_response(await _card(core, http, cancel=False))
 
 
 async def cancel_request(core: Core, http: web.Request) -> web.Response:
     """End it, if it runs, and answer what has become of it. Raises ApiError 404 as `show_request` does."""
-    return _json(await _card(core, http, cancel=True))
+    return json_response(await _card(core, http, cancel=True))
 
 
 async def answer_peer(core: Core, question: FindRequests) -> None:
@@ -145,7 +146,3 @@ async def _ask(core: Core, route: Route, keys: list[int]) -> list[Standing] | No
     finally:
         run.close()
     return answer.standings if isinstance(answer, Explained) else None
-
-
-def _json(value: msgspec.Struct) -> web.Response:
-    return web.Response(body=msgspec.json.encode(value), content_type="application/json")

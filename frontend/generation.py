@@ -11,6 +11,7 @@ from frontend import bodies
 from frontend.access import CALLER
 from frontend.answers import Answer, Piece, Usage, usage
 from frontend.core import Core
+from frontend.json_response import json_response
 from frontend.register import Entry
 from frontend.running import running
 from frontend.schema import GenerationRequest, StreamOptions
@@ -102,4 +103,4 @@ async def _whole(core: Core, job: Job, shapes: Answer, entry: Entry) -> web.Resp
         choices=choices,
         usage=usage(run),
     )
-    return web.Response(body=msgspec.json.encode(body), content_type="application/json")
+    return json_response(body)

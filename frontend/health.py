@@ -7,6 +7,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from frontend.cluster import RETRY_SECONDS
 from frontend.core import Core
 from frontend.errors import ApiError, ErrorDetail
+from frontend.json_response import json_response
 from frontend.version import VERSION
 
 
@@ -52,7 +53,7 @@ class HealthBody(msgspec.Struct, omit_defaults=True):
 
 async def live(core: Core, http: web.Request) -> web.Response:
     """The HTTP process runs; nothing is said about the others."""
-    return _json(200, Alive(), {})
+    return json_response(Alive())
 
 
 async def ready(core: Core, http: web.Request) -> web.Response:
@@ -70,10 +71,10 @@ def _health(core: Core, reason: str | None) -> web.Response:
     status = "ok" if reason is None else "unavailable"
     body = HealthBody(status, core.view.phase, reason, core.view.refusal() is None, _steps(core), processes)
     if reason is None:
-        return _json(200, body, {})
+        return json_response(body)
     error = ApiError(503, "not_ready", f"Not ready: {reason}.", retry_after=RETRY_SECONDS)
     body.error = error.detail()
-    return _json(503, body, error.headers())
+    return json_response(body, 503, error.headers())
 
 
 def _steps(core: Core) -> StepHealth | None:
@@ -85,10 +86,6 @@ def _steps(core: Core) -> StepHealth | None:
     return StepHealth(int(running), int(waiting), *seconds)
 
 
-def _json(status: int, body: msgspec.Struct, headers: dict[str, str]) -> web.Response:
-    return web.Response(status=status, body=msgspec.json.encode(body), content_type="application/json", headers=headers)
-
-
 async def metrics(core: Core, http: web.Request) -> web.Response:
     """503 in the moment in which this one of several frontends does not know the numbers of the others: the sums would seem to have fallen."""
     if core.args.peers and core.view.state is None:
@@ -97,7 +94,7 @@ async def metrics(core: Core, http: web.Request) -> web.Response:
 
 
 async def version(core: Core, http: web.Request) -> web.Response:
-    return _json(200, Version(), {})
+    return json_response(Version())
 
 
 async def hint(core: Core, http: web.Request) -> web.Response:

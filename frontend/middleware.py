@@ -70,7 +70,7 @@ class Boundary:
             if record.generates:
                 self._core.metrics.requests_live.dec()
             seconds = time.monotonic() - record.began
-            level = logging.DEBUG if record.path in PROBES or self._core.watchers else logging.INFO
+            level = logging.DEBUG if record.path in PROBES or self._core.args.access_log is not None else logging.INFO
             log.log(level, "%s %s %d %.1f ms %s", request.method, record.path, record.status, seconds * 1000, record.request_id)
 
     def _count(self, record: Record) -> None:

@@ -13,8 +13,8 @@ from frontend.streams import Sequence as Choice
 CLIENT_CLOSED = 499
 MAX_PATH = 200
 OTHER = "other"
-GENERATING = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/embeddings"})
-"""Patterns of the routes that run sequences."""
+OPERATIONS = {"/v1/chat/completions": "chat", "/v1/completions": "text_completion", "/v1/embeddings": "embeddings"}
+"""Patterns of the routes that run sequences, and the names of what they do in OpenTelemetry's conventions for generative AI."""
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _UNKNOWN = "-"
 
@@ -53,7 +53,7 @@ class Record:
     @property
     def generates(self) -> bool:
         """It asks for sequences, whether it gets any or not."""
-        return self.handler in GENERATING
+        return self.handler in OPERATIONS
 
     @property
     def problem(self) -> str | None:

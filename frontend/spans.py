@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from opentelemetry.trace import Span, SpanKind, StatusCode, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from frontend.record import CLIENT_CLOSED, Record
+from frontend.record import CLIENT_CLOSED, OPERATIONS, Record
 from frontend.streams import Sequence
 from frontend.version import VERSION
 from messages.sampling import SamplingParams
@@ -29,8 +29,6 @@ EXPORT_SECONDS = 5.0
 CLOSE_SECONDS = 2.0
 
 Value = str | int | float | bool | list[str]
-
-_OPERATIONS = {"/v1/chat/completions": "chat", "/v1/completions": "text_completion", "/v1/embeddings": "embeddings"}
 
 
 class Spans:
@@ -45,7 +43,7 @@ class Spans:
 
     def ended(self, record: Record) -> None:
         """A watcher of requests."""
-        operation = _OPERATIONS.get(record.handler)
+        operation = OPERATIONS.get(record.handler)
         if operation is None:
             return
         clock = _Clock()

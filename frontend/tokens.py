@@ -6,6 +6,7 @@ from aiohttp import web
 from frontend import bodies, conversation, refusals
 from frontend.core import Core, read_body
 from frontend.errors import invalid
+from frontend.json_response import json_response
 from frontend.schema import DetokenizeRequest, TokenizeRequest
 from frontend.streams import Answer
 from messages.request import ChatPrompt, Detokenize, TextPrompt, Tokenize
@@ -32,7 +33,7 @@ async def tokenize(core: Core, http: web.Request) -> web.Response:
     if not isinstance(found, Tokenized):
         raise TypeError(f"{type(found).__name__} for a Tokenize")
     pieces = found.pieces if request.return_token_strs else None
-    return _json(TokenizeAnswer(len(found.ids), core.view.context(), found.ids, pieces))
+    return json_response(TokenizeAnswer(len(found.ids), core.view.context(), found.ids, pieces))
 
 
 async def detokenize(core: Core, http: web.Request) -> web.Response:
@@ -42,7 +43,7 @@ async def detokenize(core: Core, http: web.Request) -> web.Response:
     found = await _ask(core, Detokenize(frontend=core.args.name, key=key, ids=request.tokens))
     if not isinstance(found, Detokenized):
         raise TypeError(f"{type(found).__name__} for a Detokenize")
-    return _json(DetokenizeAnswer(found.text))
+    return json_response(DetokenizeAnswer(found.text))
 
 
 def _prompt(request: TokenizeRequest) -> ChatPrompt | TextPrompt:
@@ -62,7 +63,3 @@ async def _ask(core: Core, message: Tokenize | Detokenize) -> Answer:
         return await run.ask(message)
     finally:
         run.close()
-
-
-def _json(value: msgspec.Struct) -> web.Response:
-    return web.Response(body=msgspec.json.encode(value), content_type="application/json")

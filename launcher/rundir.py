@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import itertools
 import os
 import secrets
 import shutil
@@ -128,8 +129,9 @@ class RunDir:
 
     def keep_poison(self, port: int) -> None:
         """Save the steps of requests that ended the worker beside the folder, of all clusters the newest KEPT_POISON."""
-        for file in self.folder.glob(POISON_FILES):
-            file.replace(self.folder.parent / f"poison-{port}-{file.name.removeprefix('poison-')}")
+        for file in sorted(self.folder.glob(POISON_FILES)):
+            names = (self.folder.parent / f"poison-{port}-{number}.plan" for number in itertools.count(1))
+            file.replace(next(name for name in names if not name.exists()))
         kept = sorted(self.folder.parent.glob(POISON_FILES), key=lambda path: path.stat().st_mtime)
         for old in kept[:-KEPT_POISON]:
             old.unlink(missing_ok=True)

@@ -89,7 +89,7 @@ def work_lines(processes: list[ProcessState]) -> str:
     slots = f"slots {count('slots_used')} of {facts.get('slots', 0)} in use"
     queue = f"queue {count('waiting')} ({count('waiting_tokens')} tokens)"
     blocks = f"blocks {count('blocks_used')} of {facts['blocks']} in use ({facts.get('block_size', 0)} tokens each), {count('blocks_cached')} cached"
-    return f"{slots}, {queue}, {blocks}, context {facts.get('context', 0)} tokens\n{_cache_line(scheduler.counters)}"
+    return f"{slots}, {queue}, {blocks}, context {facts.get('context', 0)} tokens\n{_cache_line(scheduler.lifetime())}"
 
 
 def _cache_line(counters: dict[str, float]) -> str:

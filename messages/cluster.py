@@ -71,6 +71,12 @@ class ProcessState(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: int = 0
     past: dict[str, float] = {}
 
+    def lifetime(self) -> dict[str, float]:
+        """Its counters with those of its earlier incarnations."""
+        if not self.past:
+            return self.counters
+        return {name: self.counters.get(name, 0.0) + self.past.get(name, 0.0) for name in {**self.past, **self.counters}}
+
 
 class ClusterState(msgspec.Struct, frozen=True, kw_only=True, tag="cluster"):
     """Published by the supervisor five times a second and at every change.

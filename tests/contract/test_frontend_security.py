@@ -8,7 +8,7 @@ import socket
 import ssl
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from messages.request import Cancel, Generate
 from messages.text import FromTokenizer
 from tests.support.certificates import make_certificate
 from tests.support.frontend_peers import Frontend, Message, Peers, running, say, silent
+from tests.support.waiting import wait_until
 from transport.key_file import new_key
 from transport.tls import TlsError, pinned_context, server_context
 
@@ -85,13 +86,6 @@ def quiet(site: Site) -> None:
     site.peers.script = say("Hello")
     while not site.peers.received.empty():
         site.peers.received.get_nowait()
-
-
-def until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
 
 
 def answer(connection: socket.socket) -> tuple[int, dict[str, str], Any]:
@@ -169,12 +163,12 @@ def test_the_file_of_keys_is_read_again(site: Site) -> None:
     headers = {"x-api-key": carol}
     assert site.frontend.call("GET", "/version", headers=headers)[0] == 401
     site.write(*site.lines.values(), line.text())
-    until(lambda: site.frontend.call("GET", "/version", headers=headers)[0] == 200, "the new key was never taken")
+    wait_until(lambda: site.frontend.call("GET", "/version", headers=headers)[0] == 200, "the new key was never taken")
     site.write("this is " + carol)
-    until(lambda: "4 keys read before stay" in site.frontend.log(), "the log says nothing of the bad file")
+    wait_until(lambda: "4 keys read before stay" in site.frontend.log(), "the log says nothing of the bad file")
     assert site.frontend.call("GET", "/version", headers=headers)[0] == 200
     site.write(*site.lines.values())
-    until(lambda: site.frontend.call("GET", "/version", headers=headers)[0] == 401, "the key was never given up")
+    wait_until(lambda: site.frontend.call("GET", "/version", headers=headers)[0] == 401, "the key was never given up")
     assert carol not in site.frontend.log()
 
 
@@ -232,16 +226,16 @@ def test_the_certificate_is_read_again(site: Site) -> None:
     before = pinned_context(site.certificate)
     with site.open() as kept:
         site.key.write_bytes(second[1])  # a moment in which the files do not belong together
-        until(lambda: "the certificate read before stays" in site.frontend.log(), "the log says nothing of the bad files")
+        wait_until(lambda: "the certificate read before stays" in site.frontend.log(), "the log says nothing of the bad files")
         assert shown(before)
         site.certificate.write_bytes(second[0])
-        until(lambda: shown(pinned_context(site.certificate)), "the new certificate was never shown")
+        wait_until(lambda: shown(pinned_context(site.certificate)), "the new certificate was never shown")
         assert not shown(before)
         kept.sendall(b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n")  # and no connection has suffered
         assert b" 200 " in kept.recv(100)
     site.certificate.write_bytes(first[0])
     site.key.write_bytes(first[1])
-    until(lambda: shown(before), "the first certificate did not come back")
+    wait_until(lambda: shown(before), "the first certificate did not come back")
 
 
 def test_unfit_keys_of_certificates_are_refused(tmp_path: Path) -> None:
@@ -329,7 +323,7 @@ def test_connections_are_limited(site: Site) -> None:
         held[0].sendall(b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n")
         assert b" 200 " in held[0].recv(100)
         held[1].close()
-        until(lambda: _is_served(site), "a place that was given up was never given out again")
+        wait_until(lambda: _is_served(site), "a place that was given up was never given out again")
 
 
 def _is_served(site: Site) -> bool:
@@ -343,7 +337,7 @@ def test_a_port_scan_leaves_no_traceback(site: Site) -> None:
     for junk in (b"", b"\x16\x03\x01\x00\x00", os.urandom(200)):
         with socket.create_connection(("127.0.0.1", site.frontend.port), timeout=10) as plain:
             plain.sendall(junk)
-    until(lambda: _is_served(site), "the frontend is gone")
+    wait_until(lambda: _is_served(site), "the frontend is gone")
     assert "Traceback" not in site.frontend.log()
 
 

@@ -9,7 +9,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import pytest
 
 from launcher.rundir import is_live
 from tests.support.cluster import ONE_THREAD, ROOT, Cluster, environment, running_cluster
+from tests.support.waiting import wait_until
 
 LIMIT = 30.0
 
@@ -34,13 +35,6 @@ def gone(pid: int) -> bool:
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return True
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = LIMIT) -> None:
-    limit = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < limit
-        time.sleep(0.02)
 
 
 def get(url: str | urllib.request.Request) -> tuple[int, dict[str, Any]]:

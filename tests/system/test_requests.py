@@ -6,14 +6,13 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from tests.support.cluster import ROOT, Cluster, environment, running_cluster
+from tests.support.waiting import wait_until
 
 LIMIT = 30.0
 
@@ -37,13 +36,6 @@ def card(cluster: Cluster, name: str) -> Any:
 def choice(cluster: Cluster, name: str) -> dict[str, Any]:
     found: dict[str, Any] = card(cluster, name).get("choices", [{"state": "unknown"}])[0]
     return found
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    limit = time.monotonic() + LIMIT
-    while not condition():
-        assert time.monotonic() < limit
-        time.sleep(0.02)
 
 
 class Client(threading.Thread):

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from tests.support.cluster import Cluster, running_cluster
-from tests.system.test_cluster_lifecycle import client_stream, complete, get, wait_until
+from tests.support.waiting import wait_until
+from tests.system.test_cluster_lifecycle import client_stream, complete, get
 
 ASKED = 8
 """How often a question is put on a new connection: one in 128 test runs asks a single frontend only."""

@@ -3,13 +3,13 @@
 import os
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from frontend import access_log
 from frontend.access_log import MOST_PENDING, PIECE_BYTES, AccessLog
+from tests.support.waiting import wait_until
 
 LINE = b'{"status":200}\n'
 
@@ -17,13 +17,6 @@ LINE = b'{"status":200}\n'
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(access_log, "FLUSH_SECONDS", 0.01)
-
-
-def wait_until(true: Callable[[], bool]) -> None:
-    limit = time.monotonic() + 10
-    while not true():
-        assert time.monotonic() < limit
-        time.sleep(0.005)
 
 
 def test_lines_are_appended_in_order_and_the_last_ones_at_the_end(tmp_path: Path) -> None:

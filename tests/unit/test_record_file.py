@@ -1,7 +1,6 @@
 """The file of a recording: private, new, on the disk in time; disks that are full or stuck; and the cost."""
 
 import time
-from collections.abc import Callable
 from io import BytesIO, FileIO
 from pathlib import Path
 from threading import Event
@@ -16,6 +15,7 @@ from scheduler.recorded import RecordedEngine
 from scheduler.recorder import Recorder, start_recording
 from tests.support.recordings import RecordedBench, read_all
 from tests.support.scheduler_bench import arguments, prompt_of
+from tests.support.waiting import wait_until
 from transport.columns import pack_i32
 
 
@@ -46,7 +46,7 @@ def test_a_full_disk_ends_the_recording_and_nothing_else(caplog: pytest.LogCaptu
     bench.engine._recorder = bench.recorder
     keys = bench.admit(prompt_of(9), 20, n=3)
     bench.settle()
-    eventually(lambda: turn(bench) and bench.recorder.errors == 1)
+    wait_until(lambda: turn(bench) and bench.recorder.errors == 1)
     keys += bench.admit(prompt_of(9), 20, n=3)
     bench.settle()
     assert set(bench.clients["tokenizer0"].finish) == set(keys)
@@ -60,13 +60,6 @@ def turn(bench: RecordedBench) -> bool:
     bench.now += 1.0
     bench.plan()
     return True
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
 
 
 class Slow(BytesIO):
@@ -113,7 +106,7 @@ def test_a_stuck_disk_is_given_up(monkeypatch: pytest.MonkeyPatch, caplog: pytes
     recorder.stop()
     assert "the disk has not taken 1 MiB in time" in caplog.text
     file.free.set()
-    eventually(lambda: file.closed)
+    wait_until(lambda: file.closed)
 
 
 def test_a_stuck_disk_does_not_hold_up_the_end(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
@@ -124,7 +117,7 @@ def test_a_stuck_disk_does_not_hold_up_the_end(monkeypatch: pytest.MonkeyPatch, 
     assert recorder.errors == 1
     assert "the disk has not taken the last bytes in 0.05 s" in caplog.text
     file.free.set()
-    eventually(lambda: file.closed)
+    wait_until(lambda: file.closed)
 
 
 def test_it_is_on_the_disk_after_a_second(tmp_path: Path) -> None:
@@ -132,12 +125,12 @@ def test_it_is_on_the_disk_after_a_second(tmp_path: Path) -> None:
     recorder.turn(10.0)
     recorder.opened()
     recorder.turn(10.3)
-    eventually(lambda: (tmp_path / "r").stat().st_size > 0 and read_all(tmp_path / "r") == (1, 0))
+    wait_until(lambda: (tmp_path / "r").stat().st_size > 0 and read_all(tmp_path / "r") == (1, 0))
     recorder.turn(10.9)
-    eventually(lambda: read_all(tmp_path / "r") == (4, 0))
+    wait_until(lambda: read_all(tmp_path / "r") == (4, 0))
     for _ in range(5000):
         recorder.turn(10.95)
-    eventually(lambda: read_all(tmp_path / "r")[0] > 1000)
+    wait_until(lambda: read_all(tmp_path / "r")[0] > 1000)
     recorder.stop()
     recorder.opened()
     assert read_all(tmp_path / "r") == (5004, 0)

@@ -62,7 +62,7 @@ def test_stop_strings_wait_for_min_tokens(vocabulary: Vocabulary) -> None:
 
 def test_logprobs_say_which_tokens_leave_no_text(vocabulary: Vocabulary) -> None:
     deltas, ended = play(sequence(vocabulary, []), [64, USER, 65, EOT, 66, EOS], FINISH_END_TOKEN)
-    told = [entry for message in (*deltas, ended) for entry in message.logprobs]
+    told = [*(entry for delta in deltas for entry in delta.logprobs), *ended.logprobs]
     assert [entry.hidden for entry in told] == [False, True, False, True, False, True]
 
 
