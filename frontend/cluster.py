@@ -147,8 +147,14 @@ class ClusterView:
 
     def stands(self, route: Route) -> bool:
         """None of its processes is over."""
-        alive = {process.name: process.incarnation for process in self.processes if process.phase != DEAD}
-        return alive.get(route.tokenizer) == route.tokenizer_incarnation and alive.get(route.scheduler) == route.scheduler_incarnation
+        return self.is_read(route) and self._lives(route.scheduler, route.scheduler_incarnation)
+
+    def is_read(self, route: Route) -> bool:
+        """The tokenizer, which reads a request first, is not over."""
+        return self._lives(route.tokenizer, route.tokenizer_incarnation)
+
+    def _lives(self, name: str, incarnation: int) -> bool:
+        return any((process.name, process.incarnation) == (name, incarnation) and process.phase != DEAD for process in self.processes)
 
     def serves(self, name: str) -> bool:
         """A process of this name is ready, or was and may be again."""

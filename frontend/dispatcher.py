@@ -99,7 +99,7 @@ class Dispatcher:
         runs = self._runs()
         for run in runs:
             if run.route is not None and not self._view.stands(run.route):
-                run.strikes += 1
+                run.strikes += not self._view.is_read(run.route)
                 self._cut_off(run)
         for run in resubmission.in_order(runs):
             self._send_waiting(run)

@@ -17,8 +17,9 @@ MAX_HELD = 1024
 """Sequences that have not been sent yet, at most, while there is no way for them."""
 HOLD_SECONDS = 60.0
 """How long a request waits that could not be sent yet. One that was sent once waits as long as it takes."""
-SUSPECT, MOST_STRIKES = 2, 3
-"""Cut off so often before anything came of it, a request is sent only when no other suspect is out; and then is given up."""
+SUSPECT, ALONE = 2, 3
+"""When its tokenizer has died so often before anything came of it, a request is sent only when no other suspect is out; and so often more, it is
+given up. The death of a scheduler tells nothing: a tokenizer says that it has read a request when it passes it on."""
 
 TOO_MANY = Problem(status=503, code="not_ready", message="A part of the server restarts, and too many requests wait for it.", retry_after=2.0)
 TOO_LONG = Problem(status=503, code="not_ready", message="A part of the server restarts and has not come back in time.", retry_after=2.0)
@@ -48,7 +49,7 @@ def in_order(runs: "Iterable[Run]") -> "Iterator[Run]":
 
 def hopeless(run: "Run", route: Route | None, now: float) -> Problem | None:
     """Why a request that waits to be sent is given up, or None."""
-    if run.strikes >= MOST_STRIKES:
+    if run.strikes >= SUSPECT + ALONE:
         return CUT_OFF
     if isinstance(run.question, Explain):
         return NO_ANSWER

@@ -92,7 +92,7 @@ class Run:
     False when it cannot now, and `held` ends then.
 
     `question`: what is asked, in a run that does not generate. `route` is the way it was sent, None while it waits for one; `sent`: it was sent
-    once. `strikes`: how often it was cut off since something came for it.
+    once. `strikes`: how often it was cut off by the death of its tokenizer since something came for it.
     """
 
     def __init__(self, dispatcher: "Dispatcher", route: Route | None) -> None:

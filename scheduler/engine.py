@@ -364,7 +364,7 @@ class Engine:
         self.tally.add("failed_steps")
         touched = {slot for plan in lost for slot in plan.touched.tolist()}
         keys = {request.key for slot in touched if (request := session.slots.requests[slot]) is not None}
-        culprit = self._suspects.failed(keys) if keys else None
+        culprit = self._suspects.failed(keys, len(touched) > len(keys)) if keys else None
         if culprit is not None:
             self._found.append(session.poison(why))
             told = "this sequence ends the worker" if code == POISON else "the step that computes this sequence fails"

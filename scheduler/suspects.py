@@ -3,9 +3,10 @@
 STRIKES = 2
 """Failures in a row with the same rows in flight, after which these run apart."""
 PROOF = 2
-"""Tokens that clear a row: one comes from its prompt chunks, one from a decode step."""
+"""Tokens in one session that clear a row: one comes from its prompt chunks, one from a decode step."""
 ALONE = 3
-"""Failures of a row with nothing else in flight that condemn it."""
+"""Failures of a row with nothing else in flight, and without PROOF between them, that condemn it. Whether the row did it or somebody who kills the
+worker each time cannot be told apart, and a row that is always given another chance would keep everybody from being served."""
 MOST_REST = 30.0
 NO_REST, REST, RESTED = range(3)
 
@@ -43,8 +44,11 @@ class Suspects:
         """This row may not run in the present session."""
         return key not in self._group if self._group else key in self._search or key in self._later
 
-    def failed(self, keys: set[int]) -> int | None:
-        """The session failed with these rows in flight, at least one. Returns the row to fail, if one is found."""
+    def failed(self, keys: set[int], company: bool = False) -> int | None:
+        """The session failed with these rows in flight, at least one, and in the `company` of some that have ended since, which may be to blame.
+
+        Returns the row to fail, if one is found.
+        """
         common = self._need.keys() & keys
         if self._group:
             self._search, self._need = sorted(common or keys), {}
@@ -56,7 +60,7 @@ class Suspects:
             self._strike(common, keys)
         watched = {*self._need, *self._search, *self._later}
         self._alone = {key: times for key, times in self._alone.items() if key in watched}
-        return self._condemned(keys) if len(keys) == 1 else None
+        return self._condemned(keys) if len(keys) == 1 and not company else None
 
     def _strike(self, common: set[int], keys: set[int]) -> None:
         self._strikes = self._strikes + 1 if common else 1
@@ -96,6 +100,7 @@ class Suspects:
         if self._rest == RESTED or live <= len(self._later.union(self._search)):
             self._rest = NO_REST
         if not self._search:
+            self._need = dict.fromkeys(self._need, PROOF)
             return
         self._need = {}
         if not self._rest:

@@ -109,6 +109,10 @@ class NullWorker:
                 self._memory.touched[block] -= 1
         return message
 
+    def in_flight(self) -> set[int]:
+        """Seeds of the rows that plans in flight touch."""
+        return {self.rows[slot].seed for touch in self._inflight for slot in touch.slots}
+
     def restart(self, attached: Attached | None = None) -> None:
         """The process dies with everything it had to say, and comes back as the next incarnation."""
         self.geometry = replace(attached or self.geometry, incarnation=self.geometry.incarnation + 1)

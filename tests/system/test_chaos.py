@@ -1,6 +1,7 @@
 """Streams without end while one process after the other is killed or stopped: every text is the one of an undisturbed run.
 
-`PAGEWIRE_CHAOS_SECONDS` says for how long (30), `PAGEWIRE_CHAOS_SEED` in which order.
+`PAGEWIRE_CHAOS_SECONDS` says for how long (30), `PAGEWIRE_CHAOS_SEED` in which order. After each round of ROUND_SECONDS all is at rest and looked at:
+nothing may be held, and nothing may grow from round to round.
 """
 
 import asyncio
@@ -12,7 +13,7 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,12 @@ VICTIMS = ("worker0", "tokenizer0", "scheduler")
 HANG_SECONDS = "3"
 LONGEST_ANSWER = 240.0
 SETTLE_SECONDS = 60.0
+ROUND_SECONDS = 15.0
 SPARE_DESCRIPTORS = 4
+SPARE_BYTES = 16 << 20
+"""More memory than after the first round that a process which lives on may have after the last."""
+MANY = 20
+"""Tokens to draw from with the default model. Another batch rounds otherwise, and in a draw from tens of thousands of unlikely tokens that tells."""
 
 
 @dataclass
@@ -40,17 +46,20 @@ class Chaos:
 
     cluster: Cluster
     tokens: int
-    temperature: float
+    top_k: int
     expected: list[str] = field(default_factory=list)
     answers: int = 0
     failures: list[str] = field(default_factory=list)
     killed: Counter[tuple[str, signal.Signals]] = field(default_factory=Counter)
+    chance: random.Random = field(default_factory=lambda: random.Random(SEED))
+    ways: Iterator[signal.Signals] = field(default_factory=lambda: itertools.cycle([signal.SIGKILL, signal.SIGSTOP, signal.SIGKILL, signal.SIGKILL]))
+    seen: set[psutil.Process] = field(default_factory=set)
 
     async def ask(self, session: aiohttp.ClientSession, number: int) -> str:
         """The text of a stream that went to its end. Raises AssertionError, or what aiohttp does."""
         body = {
             "model": self.cluster.model, "prompt": f"Story number {number}: once upon a time", "max_tokens": self.tokens, "seed": number,
-            "temperature": self.temperature, "ignore_eos": True, "stream": True, "stream_options": {"include_usage": True},
+            "temperature": 0.8, "top_k": self.top_k, "ignore_eos": True, "stream": True, "stream_options": {"include_usage": True},
         }  # fmt: skip
         text, finish, counted = "", None, 0
         async with session.post("/v1/completions", json=body) as response:
@@ -78,44 +87,55 @@ class Chaos:
 
     async def kill(self, ends: float) -> None:
         """Each of the victims in turn, in an order that is drawn anew each time, with a few seconds between two deaths. One in four is stopped."""
-        chance = random.Random(SEED)
-        ways = itertools.cycle([signal.SIGKILL, signal.SIGSTOP, signal.SIGKILL, signal.SIGKILL])
-        for victim in itertools.chain.from_iterable(chance.sample(VICTIMS, len(VICTIMS)) for _ in itertools.count()):
-            await asyncio.sleep(chance.uniform(*PAUSE))
+        for victim in itertools.chain.from_iterable(self.chance.sample(VICTIMS, len(VICTIMS)) for _ in itertools.count()):
+            await asyncio.sleep(self.chance.uniform(*PAUSE))
             if time.monotonic() > ends:
                 return
-            if pid := self.cluster.pids()[victim]:  # 0: it has not come back yet
+            pids = self.cluster.pids()
+            with contextlib.suppress(psutil.NoSuchProcess):
+                self.seen |= {psutil.Process(pid) for pid in pids.values() if pid}
+            if pid := pids[victim]:  # 0: it has not come back yet
                 with contextlib.suppress(ProcessLookupError):
-                    how = next(ways)
+                    how = next(self.ways)
                     os.kill(pid, how)
                     self.killed[victim, how] += 1
+
+    async def round(self, session: aiohttp.ClientSession, seconds: float) -> None:
+        """So long of it, and then until all is at rest."""
+        ends = time.monotonic() + seconds
+        await asyncio.gather(self.kill(ends), *(self.keep_asking(session, number, ends) for number in range(STREAMS)))
+        assert self.failures == [], self.cluster.log()[-20_000:]
+        await until(lambda: self.cluster.state().ready and all(value == 0 for value in busy(self.cluster).values()))
+        children = {child.pid for child in psutil.Process(self.cluster.pid).children(recursive=True)}
+        assert children == set(self.cluster.pids().values()), "a process that nobody knows of"
+        assert {process.pid for process in self.seen if process.is_running()} <= children, "a process that was given up lives"
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(SECONDS + 2 * LONGEST_ANSWER + 240)
-@pytest.mark.parametrize(("model", "tokens"), [("dice-byte", 80), ("smollm2", 24)], ids=["fixture", "default model"])
-async def test_every_text_is_that_of_an_undisturbed_run(models: Path, request: pytest.FixtureRequest, model: str, tokens: int) -> None:
+@pytest.mark.parametrize(("model", "tokens", "top_k"), [("dice-byte", 80, 0), ("smollm2", 24, MANY)], ids=["fixture", "default model"])
+async def test_every_text_is_that_of_an_undisturbed_run(models: Path, request: pytest.FixtureRequest, model: str, tokens: int, top_k: int) -> None:
     path = request.getfixturevalue(model) if model == "smollm2" else models / model
     options = ("--threads", "1", "--hang-timeout", HANG_SECONDS, "--max-context", "512", "--max-slots", str(STREAMS))
     with running_cluster(path, *options) as cluster:
-        chaos = Chaos(cluster, tokens, temperature=0.8)
+        chaos = Chaos(cluster, tokens, top_k)
         async with aiohttp.ClientSession(
             cluster.url, timeout=aiohttp.ClientTimeout(total=LONGEST_ANSWER), connector=aiohttp.TCPConnector(limit=0)
         ) as session:
             chaos.expected = list(await asyncio.gather(*(chaos.ask(session, number) for number in range(STREAMS))))
-            frontend = psutil.Process(cluster.pids()["frontend0"])
-            before = frontend.num_fds(), psutil.Process(cluster.pid).num_fds()
-            ends = time.monotonic() + SECONDS
-            await asyncio.gather(chaos.kill(ends), *(chaos.keep_asking(session, number, ends) for number in range(STREAMS)))
-            print(f"{chaos.answers} answers, killed {dict(chaos.killed)}")
-            assert chaos.failures == [], cluster.log()[-20_000:]
-            assert chaos.answers >= STREAMS
-            assert {victim for victim, _ in chaos.killed} == set(VICTIMS)
-            await until(lambda: cluster.state().ready and all(value == 0 for value in busy(cluster).values()))
-            await until(lambda: frontend.num_fds() <= before[0] + SPARE_DESCRIPTORS)
-            assert psutil.Process(cluster.pid).num_fds() <= before[1] + SPARE_DESCRIPTORS
-            children = {child.pid for child in psutil.Process(cluster.pid).children()}
-            assert children == set(cluster.pids().values()), "a process that nobody knows of"
+            survivors = [psutil.Process(pid) for pid in (cluster.pids()["frontend0"], cluster.pid)]
+            descriptors = [process.num_fds() for process in survivors]
+            memory: list[list[int]] = []
+            for _ in range(max(2, round(SECONDS / ROUND_SECONDS))):
+                await chaos.round(session, ROUND_SECONDS)
+                await until(
+                    lambda: all(process.num_fds() <= before + SPARE_DESCRIPTORS for process, before in zip(survivors, descriptors, strict=True))
+                )
+                memory.append([process.memory_info().rss for process in survivors])
+        print(f"{chaos.answers} answers, killed {dict(chaos.killed)}, MiB after each round {[[size >> 20 for size in sizes] for sizes in memory]}")
+        assert chaos.answers >= STREAMS
+        assert {victim for victim, _ in chaos.killed} == set(VICTIMS)
+        assert all(last <= first + SPARE_BYTES for first, last in zip(memory[0], memory[-1], strict=True)), memory
 
 
 def busy(cluster: Cluster) -> dict[str, float]:

@@ -11,7 +11,7 @@ from frontend.cluster import ClusterView
 from frontend.dispatcher import Dispatcher
 from frontend.errors import ApiError
 from frontend.metrics import Metrics
-from frontend.resubmission import HOLD_SECONDS, MAX_HELD, MOST_STRIKES
+from frontend.resubmission import ALONE, HOLD_SECONDS, MAX_HELD, SUSPECT
 from frontend.streams import Run
 from messages.cluster import DEAD, LOADING, READY, ClusterState, ProcessState
 from messages.explain import Explain
@@ -209,7 +209,7 @@ async def test_questions_about_text_are_put_again(bench: Bench) -> None:
 async def test_a_passing_problem_is_not_the_clients(bench: Bench) -> None:
     run, (key,) = bench.ask()
     bench.taken()
-    for _ in range(MOST_STRIKES + 2):
+    for _ in range(SUSPECT + ALONE + 2):
         bench.dispatcher.receive(Ended(key=key, problem=PASSING))
         assert run.problem is None
         bench.hear()
@@ -246,9 +246,29 @@ async def test_a_request_that_ends_its_processes_is_found_and_given_up_alone(ben
             continue
         deaths += 1
         bench.hear(tokenizer0=(deaths + 1, READY), tokenizer1=(deaths + 1, READY))
-    assert deaths == MOST_STRIKES
+    assert deaths == SUSPECT + ALONE
     assert [run.problem for run in runs if run is not culprit] == [None] * 9
     assert culprit.problem == resubmission.CUT_OFF
+
+
+async def test_deaths_of_the_scheduler_and_of_others_tokenizers_are_held_against_nobody(bench: Bench) -> None:
+    run, _ = bench.ask()
+    for number in range(2, SUSPECT + ALONE + 4):
+        assert run.route is not None
+        other = "tokenizer1" if run.route.tokenizer == "tokenizer0" else "tokenizer0"
+        bench.hear(**{other: (number, READY)})
+        bench.hear(scheduler=(number, READY))
+    assert run.problem is None
+    assert run.strikes == 0
+
+
+async def test_a_suspect_that_gets_an_answer_is_none(bench: Bench) -> None:
+    run, _ = bench.ask()
+    for number in range(2, 3 * (SUSPECT + ALONE)):
+        bench.hear(tokenizer0=(number, READY), tokenizer1=(number, READY))
+        assert run.strikes == 1
+        bench.dispatcher.receive(Started(next(iter(run.live)), 1))
+    assert run.problem is None
 
 
 async def test_where_it_is_is_asked_on_its_way_only(bench: Bench) -> None:
