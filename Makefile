@@ -37,7 +37,7 @@ types: $(VENV)/.dev-installed
 	$(BIN)/mypy .
 
 # The scheduler and the messages are tested under branch coverage, which must be whole; with PYTEST_ARGS there is one plain run.
-COVERING := $(filter-out %/test_scheduler_speed.py,$(wildcard $(addprefix tests/unit/test_,scheduler_*.py frontend_peers.py rec*.py replay.py prefix_model.py)))
+COVERING := $(filter-out %/test_scheduler_speed.py,$(wildcard $(addprefix tests/unit/test_,scheduler_*.py messages_*.py frontend_peers.py rec*.py replay.py prefix_model.py)))
 
 # Two runs at once: what mostly computes, and what mostly waits for processes. They print when they end. A GPU is for one at a time.
 JOBS ?= $(if $(wildcard /dev/nvidia0),1,2)

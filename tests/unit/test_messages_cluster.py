@@ -1,0 +1,13 @@
+"""What the state of the cluster adds up."""
+
+from messages.cluster import READY, ProcessState
+
+
+def test_counters_over_all_lives_of_a_process() -> None:
+    now, past = {"steps": 3.0, "preemptions": 1.0}, {"steps": 4.0, "deaths": 1.0}
+    state = ProcessState(name="scheduler", incarnation=2, pid=1, phase=READY, counters=now, past=past)
+    assert state.lifetime() == {"steps": 7.0, "preemptions": 1.0, "deaths": 1.0}
+
+
+def test_counters_of_a_process_that_never_died() -> None:
+    assert ProcessState(name="scheduler", incarnation=1, pid=1, phase=READY, counters={"steps": 3.0}).lifetime() == {"steps": 3.0}
