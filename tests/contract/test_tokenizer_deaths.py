@@ -8,11 +8,11 @@ import msgspec
 import pytest
 
 from messages.admit import Abort, Admit
-from messages.request import Cancel, Delivered, Generate, TextPrompt, Tokenize
+from messages.request import Cancel, Delivered, Generate
 from messages.sampling import SamplingParams
-from messages.text import Ended, Problem, Started, TextDelta, Tokenized
+from messages.text import Ended, Started, TextDelta
 from messages.tokens import FINISH_LENGTH, RUNNING
-from tests.support.tokenizer_neighbours import Neighbours, generate, tokens
+from tests.support.tokenizer_neighbours import Neighbours, admitted, generate, ids_of, problem_of, tokens
 from transport.columns import pack_i32
 
 
@@ -20,30 +20,6 @@ from transport.columns import pack_i32
 def byte(run_dir: Path, models: Path) -> Iterator[Neighbours]:
     with Neighbours(run_dir, models / "chain-byte") as neighbours:
         yield neighbours.start()
-
-
-def admitted(neighbours: Neighbours, request: Generate) -> Admit:
-    """Send a request; the prompt must reach the scheduler and the frontend must hear so."""
-    neighbours.send(request)
-    admit = neighbours.scheduled()
-    assert isinstance(admit, Admit), admit
-    assert neighbours.hear(request.frontend) == Started(request.keys[0], len(admit.prompt) // 4)
-    return admit
-
-
-def problem_of(neighbours: Neighbours, request: Generate) -> Problem:
-    neighbours.send(request)
-    ended = neighbours.hear()
-    assert isinstance(ended, Ended), ended
-    assert ended.problem is not None
-    return ended.problem
-
-
-def ids_of(neighbours: Neighbours, text: str) -> list[int]:
-    neighbours.send(Tokenize(frontend="frontend0", key=2, prompt=TextPrompt(text, add_special_tokens=False)))
-    answer = neighbours.hear()
-    assert isinstance(answer, Tokenized)
-    return answer.ids
 
 
 def again(key: int, *delivered: list[int], **options: Any) -> Generate:

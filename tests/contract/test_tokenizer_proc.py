@@ -18,7 +18,7 @@ from messages.request import Cancel, ChatPrompt, Delivered, Detokenize, Generate
 from messages.sampling import SamplingParams, StopRules
 from messages.text import Begun, Detokenized, Ended, FromTokenizer, Problem, Started, TextDelta, Texts, Tokenized
 from messages.tokens import FINISH_END_TOKEN, FINISH_ERROR, FINISH_LENGTH, RUNNING, LogprobColumns, Refused, Tokens
-from tests.support.tokenizer_neighbours import PATIENCE, Neighbours, chat, generate, tokens
+from tests.support.tokenizer_neighbours import PATIENCE, Neighbours, admitted, chat, generate, ids_of, problem_of, tokens
 from transport.columns import pack_f32, pack_i32, pack_i64, pack_u8, view_i32
 
 BOS, EOS, EOT = 292, 293, 294
@@ -38,34 +38,10 @@ def shared(models: Path) -> Iterator[Neighbours]:
         yield neighbours.start()
 
 
-def admitted(neighbours: Neighbours, request: Generate) -> Admit:
-    """Send a request; the prompt must reach the scheduler and the frontend must hear so."""
-    neighbours.send(request)
-    admit = neighbours.scheduled()
-    assert isinstance(admit, Admit), admit
-    assert neighbours.hear(request.frontend) == Started(request.keys[0], len(admit.prompt) // 4)
-    return admit
-
-
-def problem_of(neighbours: Neighbours, request: Any) -> Problem:
-    neighbours.send(request)
-    ended = neighbours.hear()
-    assert isinstance(ended, Ended), ended
-    assert ended.problem is not None
-    return ended.problem
-
-
 def answers(neighbours: Neighbours) -> None:
     """The process still serves."""
     neighbours.send(Tokenize(frontend="frontend0", key=1, prompt=TextPrompt("A")))
     assert neighbours.hear() == Tokenized(1, [BOS, 32])
-
-
-def ids_of(neighbours: Neighbours, text: str) -> list[int]:
-    neighbours.send(Tokenize(frontend="frontend0", key=2, prompt=TextPrompt(text, add_special_tokens=False)))
-    answer = neighbours.hear()
-    assert isinstance(answer, Tokenized)
-    return answer.ids
 
 
 def play(neighbours: Neighbours, key: int, ids: list[int], finish: int) -> tuple[str, Ended, list[TextDelta]]:

@@ -29,6 +29,12 @@ class Figures:
         )
 
 
+def busy(cluster: Cluster) -> dict[str, float]:
+    """What must be nothing when nobody asks for anything: slots, blocks, sequences."""
+    wanted = ("running", "waiting", "slots_used", "blocks_used", "blocks_retiring", "sequences", "preparing", "live")
+    return {name: value for process in cluster.state().processes for name, value in process.gauges.items() if name in wanted}
+
+
 async def scheduler_state(cluster: Cluster) -> ProcessState:
     """The scheduler's last report."""
     state = await asyncio.to_thread(cluster.state)

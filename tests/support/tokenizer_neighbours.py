@@ -14,9 +14,9 @@ import zmq
 
 from messages.admit import Abort, Admit, FromTokenizerProc
 from messages.cluster import ClusterState, ProcessReport, ProcessState
-from messages.request import Cancel, ChatPrompt, Generate, TextPrompt, TokenPrompt
+from messages.request import Cancel, ChatPrompt, Generate, TextPrompt, Tokenize, TokenPrompt
 from messages.sampling import SamplingParams, StopRules
-from messages.text import Ended, FromTokenizer, TextDelta, Texts
+from messages.text import Ended, FromTokenizer, Problem, Started, TextDelta, Texts, Tokenized
 from messages.tokens import Tokens
 from tokenizer_proc.admission import FIT
 from tokenizer_proc.args import TokenizerArgs
@@ -187,3 +187,27 @@ class Neighbours:
     def errors(self) -> str:
         """What an ended process wrote to standard error."""
         return self.process.communicate(timeout=PATIENCE)[1]
+
+
+def admitted(neighbours: Neighbours, request: Generate) -> Admit:
+    """Send a request; the prompt must reach the scheduler and the frontend must hear so."""
+    neighbours.send(request)
+    admit = neighbours.scheduled()
+    assert isinstance(admit, Admit), admit
+    assert neighbours.hear(request.frontend) == Started(request.keys[0], len(admit.prompt) // 4)
+    return admit
+
+
+def problem_of(neighbours: Neighbours, request: Any) -> Problem:
+    neighbours.send(request)
+    ended = neighbours.hear()
+    assert isinstance(ended, Ended), ended
+    assert ended.problem is not None
+    return ended.problem
+
+
+def ids_of(neighbours: Neighbours, text: str) -> list[int]:
+    neighbours.send(Tokenize(frontend="frontend0", key=2, prompt=TextPrompt(text, add_special_tokens=False)))
+    answer = neighbours.hear()
+    assert isinstance(answer, Tokenized)
+    return answer.ids

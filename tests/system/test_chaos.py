@@ -13,7 +13,7 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,8 @@ import psutil
 import pytest
 
 from tests.support.cluster import Cluster, running_cluster
+from tests.support.figures import busy
+from tests.support.waiting import until
 
 SECONDS = float(os.environ.get("PAGEWIRE_CHAOS_SECONDS", "30"))
 SEED = int(os.environ.get("PAGEWIRE_CHAOS_SEED", "1"))
@@ -105,7 +107,7 @@ class Chaos:
         ends = time.monotonic() + seconds
         await asyncio.gather(self.kill(ends), *(self.keep_asking(session, number, ends) for number in range(STREAMS)))
         assert self.failures == [], self.cluster.log()[-20_000:]
-        await until(lambda: self.cluster.state().ready and all(value == 0 for value in busy(self.cluster).values()))
+        await until(lambda: self.cluster.state().ready and all(value == 0 for value in busy(self.cluster).values()), SETTLE_SECONDS)
         children = {child.pid for child in psutil.Process(self.cluster.pid).children(recursive=True)}
         assert children == set(self.cluster.pids().values()), "a process that nobody knows of"
         assert {process.pid for process in self.seen if process.is_running()} <= children, "a process that was given up lives"
@@ -129,7 +131,8 @@ async def test_every_text_is_that_of_an_undisturbed_run(models: Path, request: p
             for _ in range(max(2, round(SECONDS / ROUND_SECONDS))):
                 await chaos.round(session, ROUND_SECONDS)
                 await until(
-                    lambda: all(process.num_fds() <= before + SPARE_DESCRIPTORS for process, before in zip(survivors, descriptors, strict=True))
+                    lambda: all(process.num_fds() <= before + SPARE_DESCRIPTORS for process, before in zip(survivors, descriptors, strict=True)),
+                    SETTLE_SECONDS,
                 )
                 memory.append([process.memory_info().rss for process in survivors])
         print(f"{chaos.answers} answers, killed {dict(chaos.killed)}, MiB after each round {[[size >> 20 for size in sizes] for sizes in memory]}")
@@ -138,13 +141,3 @@ async def test_every_text_is_that_of_an_undisturbed_run(models: Path, request: p
         assert all(last <= first + SPARE_BYTES for first, last in zip(memory[0], memory[-1], strict=True)), memory
 
 
-def busy(cluster: Cluster) -> dict[str, float]:
-    """What must be nothing when nobody asks for anything: slots, blocks, sequences."""
-    wanted = ("running", "waiting", "slots_used", "blocks_used", "blocks_retiring", "sequences", "preparing", "live")
-    return {name: value for process in cluster.state().processes for name, value in process.gauges.items() if name in wanted}
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(SETTLE_SECONDS):
-        while not condition():
-            await asyncio.sleep(0.1)

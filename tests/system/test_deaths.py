@@ -3,13 +3,14 @@
 import asyncio
 import os
 import signal
-from collections.abc import Callable
 from typing import Any
 
 import aiohttp
 
 from tests.support.cluster import Cluster
 from tests.support.completions import Answer, complete, open_session, stream
+from tests.support.figures import busy
+from tests.support.waiting import until
 
 TOKENS = 48
 COMMON: dict[str, Any] = {"max_tokens": TOKENS, "temperature": 1.0, "logprobs": None}
@@ -33,18 +34,6 @@ async def ask_all(cluster: Cluster, session: aiohttp.ClientSession) -> list[Answ
     return list(await asyncio.gather(*(ask(session, cluster, prompt, **options) for ask, prompt, options in asked)))
 
 
-def gauges(cluster: Cluster) -> dict[str, float]:
-    """What must be nothing when nobody asks for anything."""
-    wanted = ("running", "waiting", "slots_used", "blocks_used", "blocks_retiring", "sequences", "preparing", "live")
-    return {name: value for process in cluster.state().processes for name, value in process.gauges.items() if name in wanted}
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not condition():
-            await asyncio.sleep(0.05)
-
-
 async def some_are_on_their_way(cluster: Cluster) -> None:
     await until(lambda: next(p.gauges.get("running", 0) for p in cluster.state().processes if p.name == "scheduler") > len(KINDS))
 
@@ -61,7 +50,7 @@ async def test_nothing_is_lost_whoever_dies(dice: Cluster) -> None:
                 os.kill(pids[name], signal.SIGKILL)
             for answer, expected, number in zip(await asking, undisturbed, range(2 * len(KINDS)), strict=True):
                 assert facts(answer) == facts(expected), (victims, list(KINDS)[number % len(KINDS)], number)
-        await until(lambda: cluster.state().ready and set(gauges(cluster).values()) == {0.0})
+        await until(lambda: cluster.state().ready and set(busy(cluster).values()) == {0.0})
     died = {name: number - before[name] for name, number in restarts(cluster).items()}
     assert died == {"frontend0": 0, "tokenizer0": 2, "scheduler": 2, "worker0": 0}
 
