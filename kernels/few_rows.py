@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.gemv import no_tiles, with_tile
 from kernels.launch import ALWAYS, cdiv, launch, power_of_two, trigger, wait
 from kernels.mlp import silu
 
@@ -30,16 +31,6 @@ class Settings(NamedTuple):
 
 
 @triton.jit
-def _none() -> Any:
-    return ()
-
-
-@triton.jit
-def _with(tiles: tl.tensor, tile: tl.tensor) -> Any:
-    return tiles + (tile,)  # noqa: RUF005 (Triton's compiler knows no starred tuple)
-
-
-@triton.jit
 def _tiles(
     x_ptr: tl.tensor, row: tl.tensor, rows: tl.tensor, K: tl.constexpr, SLICES: tl.constexpr, PIECE: tl.constexpr, PIECES: tl.constexpr,
     EVEN: tl.constexpr,
@@ -48,13 +39,13 @@ def _tiles(
     LENGTH: tl.constexpr = PIECE // SLICES
     column = (tl.arange(0, SLICES) * LENGTH)[:, None, None] + tl.arange(0, LENGTH)[None, None, :]
     cell = row.to(tl.int64)[None, :, None] * K + column
-    tiles = _none()
+    tiles = no_tiles()
     for piece in tl.static_range(PIECES):
         if EVEN:
-            tiles = _with(tiles, tl.load(x_ptr + cell + piece * PIECE))
+            tiles = with_tile(tiles, tl.load(x_ptr + cell + piece * PIECE))
         else:
             there = (row < rows)[None, :, None] & (piece * PIECE + column < K)
-            tiles = _with(tiles, tl.load(x_ptr + cell + piece * PIECE, mask=there, other=0.0))
+            tiles = with_tile(tiles, tl.load(x_ptr + cell + piece * PIECE, mask=there, other=0.0))
     return tiles
 
 
@@ -63,9 +54,9 @@ def _gammas(norm_ptr: tl.tensor, K: tl.constexpr, SLICES: tl.constexpr, PIECE: t
     """The norm's weight as PIECES blocks [SLICES, 1, PIECE / SLICES] in float32."""
     LENGTH: tl.constexpr = PIECE // SLICES
     column = (tl.arange(0, SLICES) * LENGTH)[:, None, None] + tl.arange(0, LENGTH)[None, None, :]
-    blocks = _none()
+    blocks = no_tiles()
     for piece in tl.static_range(PIECES):
-        blocks = _with(blocks, tl.load(norm_ptr + piece * PIECE + column, mask=piece * PIECE + column < K, other=0.0).to(tl.float32))
+        blocks = with_tile(blocks, tl.load(norm_ptr + piece * PIECE + column, mask=piece * PIECE + column < K, other=0.0).to(tl.float32))
     return blocks
 
 
@@ -81,9 +72,9 @@ def _inverse(x: tl.tensor, eps: tl.tensor, K: tl.constexpr, PIECES: tl.constexpr
 @triton.jit
 def _weighted(w: tl.tensor, gamma: tl.tensor, PIECES: tl.constexpr, dtype: tl.constexpr) -> Any:
     """The weight's rows times the norm's weight, rounded to the type of x: as exact as x times the norm's weight, and done before the wait."""
-    tiles = _none()
+    tiles = no_tiles()
     for piece in tl.static_range(PIECES):
-        tiles = _with(tiles, (w[piece].to(tl.float32) * gamma[piece]).to(dtype))
+        tiles = with_tile(tiles, (w[piece].to(tl.float32) * gamma[piece]).to(dtype))
     return tiles
 
 

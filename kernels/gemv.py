@@ -29,12 +29,13 @@ class Settings(NamedTuple):
 
 
 @triton.jit
-def _none() -> Any:
+def no_tiles() -> Any:
+    """A tuple that `with_tile` adds to."""
     return ()
 
 
 @triton.jit
-def _with(tiles: tl.tensor, tile: tl.tensor) -> Any:
+def with_tile(tiles: tl.tensor, tile: tl.tensor) -> Any:
     return tiles + (tile,)  # noqa: RUF005 (Triton's compiler knows no starred tuple)
 
 
@@ -44,23 +45,23 @@ def _weights(
 ) -> Any:
     """Rows `row` of the weight [N, K] as a tuple of PIECES tiles [rows, PIECE]."""
     column = tl.arange(0, PIECE)
-    tiles = _none()
+    tiles = no_tiles()
     for piece in tl.static_range(PIECES):
         cell = w_ptr + row.to(tl.int64)[:, None] * K + (piece * PIECE + column)[None, :]
         if EVEN:
-            tiles = _with(tiles, tl.load(cell))
+            tiles = with_tile(tiles, tl.load(cell))
         else:
-            tiles = _with(tiles, tl.load(cell, mask=(row < N)[:, None] & (piece * PIECE + column < K)[None, :], other=0.0))
+            tiles = with_tile(tiles, tl.load(cell, mask=(row < N)[:, None] & (piece * PIECE + column < K)[None, :], other=0.0))
     return tiles
 
 
 @triton.jit
 def _row(x_ptr: tl.tensor, K: tl.constexpr, PIECE: tl.constexpr, PIECES: tl.constexpr) -> Any:
     """A row [K] as a tuple of PIECES blocks [PIECE], zero past its end."""
-    blocks = _none()
+    blocks = no_tiles()
     for piece in tl.static_range(PIECES):
         column = piece * PIECE + tl.arange(0, PIECE)
-        blocks = _with(blocks, tl.load(x_ptr + column, mask=column < K, other=0.0))
+        blocks = with_tile(blocks, tl.load(x_ptr + column, mask=column < K, other=0.0))
     return blocks
 
 
@@ -79,19 +80,19 @@ def _high(x: tl.tensor) -> Any:
 @triton.jit
 def _normed(x: tl.tensor, gamma: tl.tensor, PIECES: tl.constexpr, NORM: tl.constexpr, PAIRED: tl.constexpr) -> Any:
     """x (times the norm's weight) in float32: its blocks, or those of the lower and those of the upper ones; and the sum of its squares."""
-    low = _none()
-    high = _none()
+    low = no_tiles()
+    high = no_tiles()
     square = _low(x[0], PAIRED) * _low(x[0], PAIRED)
     for piece in tl.static_range(PIECES):
         y = _low(x[piece], PAIRED)
         if NORM and piece > 0:
             square += y * y
-        low = _with(low, y * _low(gamma[piece], PAIRED) if NORM else y)
+        low = with_tile(low, y * _low(gamma[piece], PAIRED) if NORM else y)
         if PAIRED:
             y = _high(x[piece])
             if NORM:
                 square += y * y
-            high = _with(high, y * _high(gamma[piece]) if NORM else y)
+            high = with_tile(high, y * _high(gamma[piece]) if NORM else y)
     return low, high, tl.sum(square, 0) if NORM else 0.0
 
 
@@ -124,7 +125,7 @@ def _gemv(
     tiles = _weights(w_ptr, row, N, K, PIECE, PIECES, EVEN)
     if GATED:
         up_tiles = _weights(w_ptr + N * K, row, N, K, PIECE, PIECES, EVEN)
-    gamma = _row(norm_ptr, K, PIECE, PIECES) if NORM else _none()
+    gamma = _row(norm_ptr, K, PIECE, PIECES) if NORM else no_tiles()
     scale = tl.load(scale_ptr + row, mask=inside, other=0.0) if SCALED else tl.full([BN], 1.0, tl.float32)
     up_scale = tl.load(scale_ptr + N + row, mask=inside, other=0.0) if SCALED and GATED else scale
     bias = tl.load(bias_ptr + row, mask=inside, other=0.0).to(tl.float32) if BIAS else tl.zeros([BN], tl.float32)

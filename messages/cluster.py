@@ -71,6 +71,11 @@ class ProcessState(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: int = 0
     past: dict[str, float] = {}
 
+    @property
+    def over(self) -> int:
+        """The last of its incarnations that has died."""
+        return self.incarnation - (self.phase != DEAD)
+
     def lifetime(self) -> dict[str, float]:
         """Its counters with those of its earlier incarnations."""
         if not self.past:

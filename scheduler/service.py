@@ -9,7 +9,7 @@ from typing import Any
 import zmq
 
 from messages.admit import FromTokenizerProc
-from messages.cluster import DEAD, LOADING, READY, STALLED, STOPPING, ClusterState, Hung
+from messages.cluster import LOADING, READY, STALLED, STOPPING, ClusterState, Hung
 from messages.plan import StepPlan
 from messages.poison import Poison
 from messages.result import FromWorker
@@ -159,7 +159,7 @@ class Service:
             return
         for process in state.processes:
             if process.name in self._args.tokenizers:
-                over = process.incarnation - (process.phase != DEAD)
+                over = process.over
                 if over != self._over.setdefault(process.name, over):
                     log.warning("%s has died: its sequences are cancelled, unless its frontends send them again", process.name)
                     self._over[process.name] = over

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from messages.cluster import DEAD, SCHEDULER_NAME, ClusterState, ProcessState
+from messages.cluster import SCHEDULER_NAME, ClusterState, ProcessState
 
 
 @dataclass
@@ -10,17 +10,17 @@ class ClusterView:
     """`context` in tokens, as the scheduler last said it; None before it did. While another scheduler starts, requests wait for it on their way."""
 
     context: int | None = None
-    _first: dict[str, int] = field(default_factory=dict)
+    _over: dict[str, int] = field(default_factory=dict)
 
     def update(self, state: ClusterState) -> bool:
         """Take in a new state; True when a process is over since the last one."""
-        known, self._first = self._first, {process.name: process.incarnation + (process.phase == DEAD) for process in state.processes}
+        known, self._over = self._over, {process.name: process.over for process in state.processes}
         self.context = next((_context(process) for process in state.processes if process.name == SCHEDULER_NAME), None) or self.context
-        return known != self._first
+        return known != self._over
 
     def is_over(self, name: str, incarnation: int) -> bool:
         """This incarnation of a process has died."""
-        return incarnation < self._first.get(name, 0)
+        return incarnation <= self._over.get(name, -1)
 
 
 def _context(scheduler: ProcessState) -> int | None:

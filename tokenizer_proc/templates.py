@@ -9,11 +9,10 @@ import msgspec
 from messages.request import ChatPrompt
 from tokenizer_proc import problems
 from tokenizer_proc.errors import RequestError, VocabularyError
-from tokenizer_proc.template_bounds import TemplateTooLarge
+from tokenizer_proc.template_bounds import MAX_CHARACTERS, TemplateTooLarge
 from tokenizer_proc.template_environment import TemplateEnvironment, TemplateTimeout
 
 MAX_RENDER_SECONDS = 5.0
-MAX_RENDERED_CHARACTERS = 64 << 20
 DEVELOPER, SYSTEM = "developer", "system"
 
 # What a template can run into on messages it was not written for, besides its own refusals.
@@ -23,7 +22,7 @@ _FAULTS = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, 
 class ChatTemplate:
     """A compiled template. Raises VocabularyError when its text has a syntax error. Usable from several threads."""
 
-    def __init__(self, text: str, names: dict[str, str], seconds: float = MAX_RENDER_SECONDS, characters: int = MAX_RENDERED_CHARACTERS) -> None:
+    def __init__(self, text: str, names: dict[str, str], seconds: float = MAX_RENDER_SECONDS, characters: int = MAX_CHARACTERS) -> None:
         """`names`: special tokens by role, as the template sees them. `seconds` and `characters` bound one rendering."""
         self._environment = TemplateEnvironment()
         self._knows_developer = DEVELOPER in text
