@@ -56,7 +56,7 @@ def test_two_frontends_share_the_port_the_metrics_and_the_work(two: Cluster) -> 
 def _one_dies(cluster: Cluster, pid: int, texts: set[str]) -> None:
     """Its requests end with it, wherever they are; those of the other are not touched, and none that comes is refused."""
     with contextlib.ExitStack() as stack:
-        streams = [stack.enter_context(client_stream(cluster, 300)) for _ in range(6)]
+        streams = [stack.enter_context(client_stream(cluster, 900)) for _ in range(6)]  # still run when reports, a second apart, tell of them
         wait_until(lambda: gauge(cluster, "frontend0", "live") + gauge(cluster, "frontend1", "live") == len(streams))
         mine = int(gauge(cluster, "frontend0", "live"))
         os.kill(pid, signal.SIGKILL)
