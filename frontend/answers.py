@@ -1,10 +1,14 @@
 """How text is dressed for the two generating endpoints: response objects, stream chunks, choices."""
 
+from collections.abc import Iterable
 from typing import Protocol
 
 import msgspec
 
+from dialects.events import Content, Event, Markup
 from frontend import logprobs
+from frontend.calls import CallDelta, ToolCall, call_deltas, reasoning_of, whole_calls
+from frontend.reading import Said
 from frontend.streams import Run
 from messages.text import Ended, TextDelta, TokenLogprob
 
@@ -17,46 +21,82 @@ class PromptTokensDetails(msgspec.Struct):
     cached_tokens: int
 
 
+class CompletionTokensDetails(msgspec.Struct):
+    reasoning_tokens: int
+
+
 class Usage(msgspec.Struct):
-    """`prompt_tokens_details` is known at the end."""
+    """`prompt_tokens_details` is known at the end, `completion_tokens_details` where reasoning is looked for."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails | msgspec.UnsetType = msgspec.UNSET
+    completion_tokens_details: CompletionTokensDetails | msgspec.UnsetType = msgspec.UNSET
 
 
 def usage(run: Run) -> Usage:
     prompt, completion = run.prompt_tokens, run.completion_tokens
-    return Usage(prompt, completion, prompt + completion, PromptTokensDetails(run.cached_tokens))
+    return Usage(prompt, completion, prompt + completion, PromptTokensDetails(run.cached_tokens), _details(run))
 
 
 def usage_so_far(run: Run) -> Usage:
     """Of all choices, while they run."""
-    return Usage(run.prompt_tokens, run.generated_tokens, run.prompt_tokens + run.generated_tokens)
+    prompt, completion = run.prompt_tokens, run.generated_tokens
+    return Usage(prompt, completion, prompt + completion, completion_tokens_details=_details(run))
 
 
-class Piece(msgspec.Struct):
-    """Text of one choice since the last piece (the whole text when nothing is streamed). `finish` is set on the last one.
+def _details(run: Run) -> CompletionTokensDetails | msgspec.UnsetType:
+    tokens = run.reasoning_tokens
+    return msgspec.UNSET if tokens is None else CompletionTokensDetails(tokens)
 
-    `prompt`: logprobs of the prompt, and `prompt_ids` its tokens, on the first one.
+
+class Piece:
+    """What has come of one choice since the last piece (all of it when nothing is streamed). `finish` is set on the last one.
+
+    `events`: what its text says, where it is read, without markup. `prompt`: logprobs of the prompt, and `prompt_ids` its tokens, on the first one.
     """
 
-    text: str
-    logprobs: list[TokenLogprob]
-    finish: str | None = None
-    stop_reason: StopReason = None
-    ids: list[int] = []
-    prompt: list[TokenLogprob] = []
-    prompt_ids: list[int] = []
+    def __init__(self, text: str = "") -> None:
+        self._texts = [text]
+        self.events: list[Event] = []
+        self.logprobs: list[TokenLogprob] = []
+        self.finish: str | None = None
+        self.stop_reason: StopReason = None
+        self.ids: list[int] = []
+        self.prompt: list[TokenLogprob] = []
+        self.prompt_ids: list[int] = []
 
-    @classmethod
-    def of(cls, message: TextDelta | Ended) -> "Piece":
-        piece = cls(message.text, [])
-        piece.extend(message)
-        return piece
+    @property
+    def text(self) -> str:
+        return "".join(self._texts)
 
-    def extend(self, message: TextDelta | Ended) -> None:
+    @property
+    def silent(self) -> bool:
+        """Nothing of it is to be told."""
+        return not (self.finish or self.events or self.logprobs or self.ids or any(self._texts))
+
+    def add(self, came: str | TextDelta | Ended | Said) -> None:
+        """What came next."""
+        if isinstance(came, str):
+            self._texts.append(came)
+        elif isinstance(came, Said):
+            self._read(came.events)
+            if came.message is not None:
+                self._extend(came.message)
+            self.finish = came.finish or self.finish
+        else:
+            self._texts.append(came.text)
+            self._extend(came)
+
+    def _read(self, events: Iterable[Event]) -> None:
+        for event in events:
+            if not isinstance(event, Markup):
+                self.events.append(event)
+            if isinstance(event, Content):
+                self._texts.append(event.text)
+
+    def _extend(self, message: TextDelta | Ended) -> None:
         """Everything of `message` but its text."""
         self.logprobs.extend(message.logprobs)
         self.ids.extend(message.ids)
@@ -66,10 +106,29 @@ class Piece(msgspec.Struct):
             self.finish, self.stop_reason = message.finish, message.stop_reason
 
 
+def piece_of(came: str | TextDelta | Ended | Said) -> Piece:
+    piece = Piece()
+    piece.add(came)
+    return piece
+
+
+def merged(events: Iterable[tuple[int, str | TextDelta | Ended | Said]]) -> list[tuple[int, Piece]]:
+    """One piece for each choice."""
+    pieces: dict[int, Piece] = {}
+    for index, came in events:
+        pieces.setdefault(index, Piece()).add(came)
+    return list(pieces.items())
+
+
 class AssistantMessage(msgspec.Struct):
+    """`content` is null where there are calls and nothing else. `reasoning` and `reasoning_content` are the same: clients read one or the other."""
+
     role: str
-    content: str
+    content: str | None
     refusal: None = None
+    reasoning_content: str | msgspec.UnsetType = msgspec.UNSET
+    reasoning: str | msgspec.UnsetType = msgspec.UNSET
+    tool_calls: list[ToolCall] | msgspec.UnsetType = msgspec.UNSET
 
 
 class ChatChoice(msgspec.Struct):
@@ -84,8 +143,13 @@ class ChatChoice(msgspec.Struct):
 
 
 class ChatDelta(msgspec.Struct, omit_defaults=True):
+    """As AssistantMessage; of a call id, type and name come once."""
+
     role: str | None = None
     content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    tool_calls: list[CallDelta] | None = None
 
 
 class ChatChunkChoice(msgspec.Struct):
@@ -152,19 +216,25 @@ class ChatAnswer:
     whole_object = "chat.completion"
     chunk_object = "chat.completion.chunk"
 
-    def __init__(self, with_logprobs: bool, extras: Extras = NO_EXTRAS) -> None:
+    def __init__(self, with_logprobs: bool, extras: Extras = NO_EXTRAS, id_length: int | None = None) -> None:
+        """`id_length`: of the ids of tool calls, where it matters."""
         self._with_logprobs = with_logprobs
         self._extras = extras
+        self._id_length = id_length
 
     def opening(self, index: int) -> msgspec.Struct | None:
         return ChatChunkChoice(index, ChatDelta(role="assistant", content=""), None, None, None)
 
     def chunk(self, index: int, piece: Piece) -> msgspec.Struct:
-        delta, ids = ChatDelta(content=piece.text or None), self._extras.tokens(piece)
+        reasoning = reasoning_of(piece.events) or None
+        calls = call_deltas(piece.events, self._id_length) or None
+        delta, ids = ChatDelta(None, piece.text or None, reasoning, reasoning, calls), self._extras.tokens(piece)
         return ChatChunkChoice(index, delta, self._logprobs(piece), piece.finish, piece.stop_reason, *ids)
 
     def whole(self, index: int, piece: Piece) -> msgspec.Struct:
-        message, extras = AssistantMessage("assistant", piece.text), (self._extras.prompt(piece), *self._extras.tokens(piece))
+        extras = self._extras.prompt(piece), *self._extras.tokens(piece)
+        reasoning, calls = reasoning_of(piece.events) or msgspec.UNSET, whole_calls(piece.events, self._id_length) or msgspec.UNSET
+        message = AssistantMessage("assistant", None if calls and not piece.text else piece.text, None, reasoning, reasoning, calls)
         return ChatChoice(index, message, self._logprobs(piece), piece.finish, piece.stop_reason, *extras)
 
     def _logprobs(self, piece: Piece) -> logprobs.ChatLogprobs | None:

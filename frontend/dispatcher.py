@@ -20,11 +20,12 @@ from frontend import resubmission
 from frontend.cluster import ClusterView
 from frontend.errors import ApiError
 from frontend.metrics import Metrics
+from frontend.reading import Listener, Said
 from frontend.streams import ERROR, OVERLOADED, REFUSED, ContractError, Run, Sender, Sequence
 from frontend.tracing import Tracing
 from messages.explain import Explained
 from messages.request import Cancel
-from messages.text import Begun, Detokenized, Ended, FromTokenizer, Problem, Started, TextDelta, Texts, Tokenized
+from messages.text import FINISH_STOP, Begun, Detokenized, Ended, FromTokenizer, Problem, Started, TextDelta, Texts, Tokenized
 
 
 class Dispatcher:
@@ -113,9 +114,7 @@ class Dispatcher:
         self._tell_cancelled(run, keys)
         run.route = None
         for sequence, key in zip(list(run.live.values()), self.new_keys(len(keys)), strict=True):
-            del self._live[sequence.key], run.live[sequence.key]
-            sequence.key = key
-            self._live[key] = run.live[key] = sequence
+            self._rename(sequence, key)
 
     def _send_waiting(self, run: Run) -> None:
         route = self._view.route()
@@ -163,6 +162,8 @@ class Dispatcher:
         group.prompt_tokens = message.prompt_tokens
         for member in group.sequences:
             member.started = True
+            if group.reading is not None:
+                member.listener = Listener(group.reading, message.opened)
         sequence.run.accepted()
 
     def _on_begun(self, message: Begun) -> None:
@@ -183,7 +184,10 @@ class Dispatcher:
             self._count(sequence, len(message.ids))
             sequence.ids.extend(message.ids)
             sequence.cached = message.cached or sequence.cached
-            sequence.run.push((sequence.index, message))
+            if sequence.listener is None:
+                sequence.run.push((sequence.index, message))
+            else:
+                self._heard(sequence, sequence.listener, message.text, len(message.ids), message)
 
     def _on_texts(self, message: Texts) -> None:
         """The loop that runs for every token. Raises ContractError."""
@@ -212,7 +216,9 @@ class Dispatcher:
                 else:
                     gaps.append(((now - sequence.last_token) / tokens, tokens))
                 sequence.last_token = now
-            if text:
+            if sequence.listener is not None:
+                self._heard(sequence, sequence.listener, text, tokens, None)
+            elif text:
                 sequence.run.push((sequence.index, text))
         for key, cached in message.cached.items():
             if (sequence := live.get(key)) is not None:
@@ -236,7 +242,45 @@ class Dispatcher:
             sequence.group.cached_tokens = message.cached_tokens
         self.forget(sequence, message.finish)
         sequence.run.completion_tokens += message.completion_tokens
-        sequence.run.push((sequence.index, message))
+        sequence.run.push((sequence.index, message if sequence.listener is None else sequence.listener.end(message)))
+
+    def _heard(self, sequence: Sequence, listener: Listener, text: str, tokens: int, message: TextDelta | None) -> None:
+        """More of an answer that is read. It may be over by what it says, or be told to stop thinking."""
+        sequence.closing = ""
+        events = listener.hear(text, tokens)
+        if events or message is not None:
+            sequence.run.push((sequence.index, Said(events, message)))
+        if listener.over:
+            self._tell_whole(sequence)
+            self._on_ended(
+                sequence,
+                Ended(key=sequence.key, finish=FINISH_STOP, completion_tokens=sequence.tokens, cached_tokens=sequence.cached),
+            )
+        elif listener.overthinks:
+            self._close_reasoning(sequence, listener.close())
+
+    def _tell_whole(self, sequence: Sequence) -> None:
+        if (route := sequence.run.route) is not None:
+            self._outboxes[route.tokenizer].send(Cancel([sequence.key], finished=True))
+
+    def _close_reasoning(self, sequence: Sequence, closing: str) -> None:
+        """Send the sequence again, under a new key, with `closing` behind what is here: what was computed beyond it does not count."""
+        run, group, route = sequence.run, sequence.group, sequence.run.route
+        if group is None or route is None:
+            return
+        self._tell_whole(sequence)
+        sequence.closing = closing
+        self._rename(sequence, *self.new_keys(1))
+        message = resubmission.again(group.request, [(group.sequences.index(sequence), sequence)], sent=True)
+        if not self.send(route.tokenizer, message):
+            run.fail(OVERLOADED)
+
+    def _rename(self, sequence: Sequence, key: int) -> None:
+        """What is for its old key is for nobody."""
+        run = sequence.run
+        del self._live[sequence.key], run.live[sequence.key]
+        sequence.key = key
+        self._live[key] = run.live[key] = sequence
 
     def _on_answer(self, sequence: Sequence, message: FromTokenizer) -> None:
         if isinstance(message, (Tokenized, Detokenized, Explained)):

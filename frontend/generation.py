@@ -10,8 +10,10 @@ from aiohttp import web
 from frontend import bodies
 from frontend.access import CALLER
 from frontend.answers import Answer, Piece, Usage, usage
+from frontend.chunks import Chunks
 from frontend.core import Core
 from frontend.json_response import json_response
+from frontend.reading import Reading
 from frontend.register import Entry
 from frontend.running import running
 from frontend.schema import GenerationRequest, StreamOptions
@@ -32,6 +34,7 @@ class Job:
     stop: StopRules
     constraints: Constraints | None
     echo: bool = False
+    reading: Reading | None = None
 
 
 class WholeBody(msgspec.Struct, Generic[C]):
@@ -48,10 +51,11 @@ async def answer(core: Core, http: web.Request, job: Job, shapes: Answer) -> web
     job.request.check(job.stop.max_tokens)
     with running(core, http, shapes.id_prefix, job.request.stream, job.request.priority) as entry:
         for prompt in job.prompts:
-            entry.run.generate(_message(core, job, prompt, http[CALLER].tenant))
+            entry.run.generate(_message(core, job, prompt, http[CALLER].tenant), job.reading)
         if job.request.stream:
             choices = len(job.prompts) * job.request.n
-            return await EventStream(core.args.model_name, http, entry, shapes, choices, job.request.stream_options or StreamOptions()).send()
+            wording = Chunks(core.args.model_name, entry, shapes, choices, job.request.stream_options or StreamOptions())
+            return await EventStream(http, entry.run, wording).send()
         return await _whole(core, job, shapes, entry)
 
 
@@ -67,6 +71,8 @@ def _message(core: Core, job: Job, prompt: Prompt, tenant: str) -> Generate:
         stop=job.stop,
         priority=request.priority,
         skip_special_tokens=request.skip_special_tokens,
+        shown=job.reading.shown if job.reading is not None else [],
+        opening=job.reading.opening if job.reading is not None else "",
         echo=job.echo,
         tenant=tenant,
         cache_salt=request.cache_salt or "",
@@ -79,19 +85,13 @@ def _message(core: Core, job: Job, prompt: Prompt, tenant: str) -> Generate:
 
 async def _whole(core: Core, job: Job, shapes: Answer, entry: Entry) -> web.Response:
     run = entry.run
-    pieces = [Piece("", []) for _ in range(len(job.prompts) * job.request.n)]
-    texts: list[list[str]] = [[] for _ in pieces]
-    for index, event in await run.everything():
-        if isinstance(event, str):
-            texts[index].append(event)
-        else:
-            texts[index].append(event.text)
-            pieces[index].extend(event)
+    pieces = [Piece() for _ in range(len(job.prompts) * job.request.n)]
+    for index, came in await run.everything():
+        pieces[index].add(came)
     choices = []
     for index, piece in enumerate(pieces):
         piece.prompt = piece.prompt or pieces[index - index % job.request.n].prompt  # they are computed for the first choice alone
-    for index, (piece, parts) in enumerate(zip(pieces, texts, strict=True)):
-        piece.text = "".join(parts)
+    for index, piece in enumerate(pieces):
         choices.append(msgspec.Raw(msgspec.json.encode(shapes.whole(index, piece))))
         if piece.prompt:  # the logprobs of a long prompt take long: others have their turn between two of them
             await asyncio.sleep(0)

@@ -30,7 +30,7 @@ NO_ANSWER = Problem(status=503, code="interrupted", message="Where requests are 
 def again(request: Generate, rest: "Iterable[tuple[int, Sequence]]", sent: bool) -> Generate:
     """What is left of `request`: its choices by number, under the keys they have now, with what is here of them if it was `sent` before."""
     numbers, sequences = zip(*rest, strict=True)
-    resumed = [Delivered(sequence.ids.tobytes(), sequence.cached) for sequence in sequences] if sent else []
+    resumed = [Delivered(sequence.ids.tobytes(), sequence.cached, sequence.closing) for sequence in sequences] if sent else []
     sampling = request.sampling
     if request.score_first and numbers[0]:  # the choice that has the prompt's logprobs has ended
         sampling = msgspec.structs.replace(sampling, prompt_logprobs=-1)

@@ -1,43 +1,50 @@
-"""One server-sent event stream: each event is encoded once, and what arrives in one turn of the loop goes out in one write.
+"""One server-sent event stream: what arrives in one turn of the loop goes out in one write. What the events say is a `Wording`'s business.
 
 While the client keeps up, events are written as they arrive and the request's task sleeps to its end. When the client falls behind, they wait
-in the `Run` until what was written before has been sent, and then go out as one event per choice.
+in the `Run` until what was written before has been sent, and then go out merged.
 """
 
 import asyncio
 from collections.abc import Iterable
+from typing import Protocol
 
-import msgspec
 from aiohttp import web
 
-from frontend.answers import Answer, Piece, usage, usage_so_far
 from frontend.errors import ApiError
 from frontend.record import RECORD
-from frontend.register import Entry
-from frontend.schema import StreamOptions
-from frontend.streams import Event
+from frontend.streams import Event, Run
 
 STREAM_HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 OPENING_GRACE_SECONDS = 0.25
 """How long an accepted stream waits for its first token before its headers go out: a refusal of the scheduler still gets its HTTP status."""
-_DONE = b"data: [DONE]\n\n"
-_MARK = "\ue000"
+
+
+class Wording(Protocol):
+    """The bytes of one endpoint's events, for one request."""
+
+    def opening(self) -> bytes:
+        """What comes before anything was generated."""
+
+    def said(self, events: Iterable[Event]) -> bytes:
+        """What has arrived, in its order."""
+
+    def said_late(self, events: Iterable[Event]) -> bytes:
+        """The same of much that has waited: in fewer, longer events."""
+
+    def closing(self) -> bytes:
+        """The end of a stream that went well."""
+
+    def failed(self, error: ApiError) -> bytes:
+        """The end of one that did not."""
 
 
 class EventStream:
-    """The answer to one request with `choices` sequences. The parts of its chunks that never change are encoded once."""
+    """The answer to one request."""
 
-    def __init__(self, model: str, http: web.Request, entry: Entry, shapes: Answer, choices: int, options: StreamOptions) -> None:
+    def __init__(self, http: web.Request, run: Run, wording: Wording) -> None:
         self._http = http
-        self._run = entry.run
-        self._shapes = shapes
-        self._choices = choices
-        self._options = options
-        head = {"id": entry.id, "object": shapes.chunk_object, "created": entry.created, "model": model}
-        self._head = b"data: " + msgspec.json.encode(head)[:-1] + b',"choices":['
-        self._tail = b'],"usage":null}\n\n' if options.include_usage else b"]}\n\n"
-        self._encode = msgspec.json.Encoder().encode
-        self._around = [] if options.continuous_usage_stats else [self._frame(index) for index in range(choices)]
+        self._run = run
+        self._wording = wording
 
     async def send(self) -> web.StreamResponse:
         """To the end of the request. Raises ApiError when it is refused before anything was sent."""
@@ -47,17 +54,16 @@ class EventStream:
         if writer is None or transport is None:
             raise ConnectionResetError("the client has gone")
         output = _Output(transport, response.headers.get("Transfer-Encoding") == "chunked")
-        openings = [self._shapes.opening(index) for index in range(self._choices)]
-        output.write(b"".join(self._event(choice) for choice in openings if choice is not None))
+        output.write(self._wording.opening())
         self._output, self._run.writer = output, self._write
         try:
             self._write()
             while await self._run.held():
                 await writer.drain()
-                output.write(b"".join(self._event(self._shapes.chunk(index, piece)) for index, piece in _merged(self._run.taken())))
-            last = self._last()
+                output.write(self._wording.said_late(self._run.taken()))
+            last = self._wording.closing()
         except ApiError as error:
-            last = b"data: " + error.body() + b"\n\n" + _DONE
+            last = self._wording.failed(error)
         finally:
             self._run.writer = None
             self._http[RECORD].sent += output.sent
@@ -69,32 +75,8 @@ class EventStream:
         """Write what has arrived. False when the client has not read what was written before: then nothing is."""
         if self._output.congested:
             return False
-        encode, around = self._encode, self._around
-        parts: list[bytes] = []
-        for index, event in self._run.taken():
-            if around and isinstance(event, str):
-                before, after = around[index]
-                parts += (before, encode(event), after)
-            else:
-                piece = Piece(event, []) if isinstance(event, str) else Piece.of(event)
-                parts.append(self._event(self._shapes.chunk(index, piece)))
-        self._output.write(b"".join(parts))
+        self._output.write(self._wording.said(self._run.taken()))
         return True
-
-    def _frame(self, index: int) -> tuple[bytes, bytes]:
-        """What stands before and after the text in a chunk of nothing else."""
-        before, _, after = self._event(self._shapes.chunk(index, Piece(_MARK, []))).rpartition(self._encode(_MARK))
-        return before, after
-
-    def _event(self, choice: msgspec.Struct) -> bytes:
-        if self._options.continuous_usage_stats:
-            return self._head + self._encode(choice) + b'],"usage":' + self._encode(usage_so_far(self._run)) + b"}\n\n"
-        return self._head + self._encode(choice) + self._tail
-
-    def _last(self) -> bytes:
-        if not self._options.include_usage:
-            return _DONE
-        return self._head + b'],"usage":' + self._encode(usage(self._run)) + b"}\n\n" + _DONE
 
 
 class _Output:
@@ -123,17 +105,3 @@ class _Output:
         """The connection may serve another request."""
         if not self._transport.is_closing():
             self._transport.set_write_buffer_limits()
-
-
-def _merged(events: Iterable[Event]) -> list[tuple[int, Piece]]:
-    """One piece per choice: a slow reader gets fewer, longer chunks."""
-    texts: dict[int, list[str]] = {}
-    pieces: dict[int, Piece] = {}
-    for index, event in events:
-        piece = pieces.setdefault(index, Piece("", []))
-        if not isinstance(event, str):
-            piece.extend(event)
-        texts.setdefault(index, []).append(event if isinstance(event, str) else event.text)
-    for index, piece in pieces.items():
-        piece.text = "".join(texts[index])
-    return list(pieces.items())

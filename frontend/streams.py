@@ -16,6 +16,7 @@ import msgspec
 from frontend import resubmission
 from frontend.cluster import Route
 from frontend.errors import ApiError
+from frontend.reading import Listener, Reading, Said
 from messages.explain import Explain, Explained
 from messages.request import Detokenize, Generate, Tokenize
 from messages.sampling import SamplingParams
@@ -24,8 +25,8 @@ from messages.text import Detokenized, Ended, Problem, TextDelta, Tokenized
 if TYPE_CHECKING:
     from frontend.dispatcher import Dispatcher
 
-Event = tuple[int, str | TextDelta | Ended]
-"""The index of a choice and what came for it: text alone, or a message that says more."""
+Event = tuple[int, str | TextDelta | Ended | Said]
+"""The index of a choice and what came for it: text alone, a message that says more, or what has been read in it."""
 Question = Tokenize | Detokenize | Explain
 Answer = Tokenized | Detokenized | Explained
 
@@ -47,12 +48,13 @@ class Sequence:
     """One key at a time. Times are monotonic seconds. `end` is a finish reason, ABORT, ERROR or REFUSED once it has ended (at `ended`), None before.
 
     `ids`: the tokens whose text is here, `cached`: those of the prompt that were cached when the first came. `begun`: when that was computed, after
-    `queued` seconds in the line and `prefilled` seconds for its prompt.
+    `queued` seconds in the line and `prefilled` seconds for its prompt. `listener` reads its text, where it is read. `closing`: a text that it was
+    told to go on with, until that is here.
     """
 
     __slots__ = (
-        "begun", "cached", "end", "ended", "first_token", "group", "ids", "index", "key", "last_token", "prefilled", "queued", "run", "started",
-        "tokens",
+        "begun", "cached", "closing", "end", "ended", "first_token", "group", "ids", "index", "key", "last_token", "listener", "prefilled", "queued",
+        "run", "started", "tokens",
     )  # fmt: skip
 
     def __init__(self, key: int, index: int, run: "Run", group: "Group | None") -> None:
@@ -70,15 +72,19 @@ class Sequence:
         self.last_token: float | None = None
         self.end: str | None = None
         self.ended = 0.0
+        self.listener: Listener | None = None
+        self.closing = ""
 
 
 class Group:
-    """The sequences that share one prompt, and the prompt's numbers once known. `request`: as it was first sent; `counted`: it is in the metrics."""
+    """The sequences that share one prompt, and the prompt's numbers once known. `request`: as it was first sent; `counted`: it is in the metrics.
+    `reading`: how the answers are read, if they are."""
 
-    __slots__ = ("cached_tokens", "counted", "prompt_tokens", "request", "sequences")
+    __slots__ = ("cached_tokens", "counted", "prompt_tokens", "reading", "request", "sequences")
 
-    def __init__(self, request: Generate) -> None:
+    def __init__(self, request: Generate, reading: Reading | None = None) -> None:
         self.request = request
+        self.reading = reading
         self.sequences: list[Sequence] = []
         self.counted = False
         self.prompt_tokens: int | None = None
@@ -128,13 +134,21 @@ class Run:
         return sum(sequence.tokens for group in self.groups for sequence in group.sequences)
 
     @property
+    def reasoning_tokens(self) -> int | None:
+        """So far; None where no reasoning is looked for."""
+        if not any(group.reading is not None and group.reading.reasoning is not None for group in self.groups):
+            return None
+        listeners = (sequence.listener for group in self.groups for sequence in group.sequences)
+        return sum(listener.reasoning_tokens for listener in listeners if listener is not None)
+
+    @property
     def done(self) -> bool:
         """Every sequence has ended well and everything has been taken."""
         return not self.live and not self._events and self.problem is None
 
-    def generate(self, message: Generate) -> None:
+    def generate(self, message: Generate, reading: Reading | None = None) -> None:
         """Send one prompt, or let it wait for a way; its choices get the next indexes. Raises ApiError 503 when the tokenizer's queue is full."""
-        group = Group(message)
+        group = Group(message, reading)
         self.n, self.max_tokens, self.sampling = len(message.keys), message.stop.max_tokens, message.sampling
         first = sum(len(other.sequences) for other in self.groups)
         self.groups.append(group)

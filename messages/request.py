@@ -10,13 +10,20 @@ from messages.sampling import Constraints, Pooling, SamplingParams, StopRules
 
 TokenId = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 Label = Annotated[str, msgspec.Meta(max_length=256)]
+Marker = Annotated[str, msgspec.Meta(max_length=64)]
+MAX_TOOLS = 128
+MAX_VARIABLES = 32
+MAX_MARKERS = 32
 
 
 class ChatPrompt(msgspec.Struct, frozen=True, tag="chat"):
-    """Messages for the model's chat template: role and content of each, as the client sent them."""
+    """Messages for the model's chat template: the fields of each as the client sent them, the tools that the model may call, and other variables of
+    the template."""
 
     messages: list[dict[str, msgspec.Raw]]
     add_generation_prompt: bool = True
+    tools: Annotated[list[msgspec.Raw], msgspec.Meta(max_length=MAX_TOOLS)] = []
+    variables: Annotated[dict[str, msgspec.Raw], msgspec.Meta(max_length=MAX_VARIABLES)] = {}
 
 
 class TextPrompt(msgspec.Struct, frozen=True, tag="text"):
@@ -33,10 +40,11 @@ Prompt = ChatPrompt | TextPrompt | TokenPrompt
 
 class Delivered(msgspec.Struct, frozen=True, array_like=True):
     """What the frontend has of one sequence: its generated tokens so far (i32), all of whose text it has too, and how many prompt tokens were
-    cached when it first ran."""
+    cached when it first ran. `closing`: a text that goes on from there, not chosen by the model; it comes as the first delta."""
 
     tokens: bytes
     cached: int = 0
+    closing: Marker = ""
 
 
 class Generate(msgspec.Struct, frozen=True, kw_only=True, tag="generate"):
@@ -47,7 +55,8 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True, tag="generate"):
     asks for an embedding of the prompt, and `stop.max_tokens` is 0 then. `score_first`: logprobs of the prompt are of the first key alone.
 
     `resumed` is as long as `keys` in a request sent again, under new keys, because a process on its way died: what follows `Delivered` comes, and
-    nothing that is in it. `incarnation` is that of the frontend: what an earlier one asked for is over.
+    nothing that is in it. `shown`: texts of special tokens that are in the text although others are skipped. `opening`: it is asked whether the
+    prompt ends with this. `incarnation` is that of the frontend: what an earlier one asked for is over.
 
     The tokenizer answers with `messages.text.Started` then deltas and one `Ended` per key, or with one `Ended` per key at once.
     """
@@ -62,6 +71,8 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True, tag="generate"):
     stop: StopRules
     priority: Annotated[int, msgspec.Meta(ge=-100, le=100)] = 0
     skip_special_tokens: bool = True
+    shown: Annotated[list[Marker], msgspec.Meta(max_length=MAX_MARKERS)] = []
+    opening: Marker = ""
     echo: bool = False
     tenant: Label = ""
     cache_salt: Label = ""
@@ -73,9 +84,10 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True, tag="generate"):
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
-    """The client has gone. Unknown keys are ignored; nothing is answered."""
+    """Nothing more is wanted: the client has gone, or with `finished` the answer is whole as it is. Unknown keys are ignored; nothing is answered."""
 
     keys: list[Key]
+    finished: bool = False
 
 
 class Tokenize(msgspec.Struct, frozen=True, kw_only=True, tag="tokenize"):

@@ -40,10 +40,14 @@ class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Started(msgspec.Struct, frozen=True, tag="started"):
-    """The prompt was accepted by the tokenizer: `prompt_tokens` ids. Sent once per Generate, before any delta, naming its first key."""
+    """The prompt was accepted by the tokenizer: `prompt_tokens` ids. Sent once per Generate, before any delta, naming its first key.
+
+    `opened`: it ends with the `opening` that was asked about.
+    """
 
     key: Key
     prompt_tokens: int
+    opened: bool = False
 
 
 class TextDelta(msgspec.Struct, frozen=True, omit_defaults=True, tag="delta"):

@@ -1,7 +1,7 @@
 """From a request to what the scheduler is sent: its prompt as tokens, and the text state of each choice, at its beginning or where it was cut off."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -9,6 +9,7 @@ from messages.admit import Admit
 from messages.key import Key
 from messages.request import Delivered, Generate, TokenPrompt
 from messages.sampling import SamplingParams
+from messages.text import Ended, TextDelta
 from tokenizer_proc import problems
 from tokenizer_proc.detokenizer import Detokenizer
 from tokenizer_proc.errors import RequestError
@@ -26,13 +27,20 @@ FIT = -1
 
 @dataclass(frozen=True)
 class Encoded:
-    """A prompt of `tokens` ready to be admitted as a `column`: the bad words as tokens, and the text state of each key."""
+    """A prompt of `tokens` ready to be admitted as a `column`: the bad words as tokens, and the text state of each key.
+
+    `opened`: it ends as was asked. `resumed`: the tokens that each key has already, as a column. `closing`: what has become of those that a text was
+    put behind.
+    """
 
     tokens: int
     column: bytes
     banned: list[list[int]]
     rules: EndRules
     sequences: dict[Key, Sequence]
+    opened: bool = False
+    resumed: dict[Key, bytes] = field(default_factory=dict)
+    closing: dict[Key, TextDelta | Ended] = field(default_factory=dict)
 
 
 def encode(encoder: PromptEncoder, request: Generate, context: int) -> Encoded:
@@ -51,17 +59,38 @@ def encode(encoder: PromptEncoder, request: Generate, context: int) -> Encoded:
     banned = encoder.forbidden(request.constraints.bad_words) if request.constraints else []
     vocabulary = encoder.vocabulary
     rules = end_rules(request, vocabulary.end_ids, vocabulary.special_ids)
-    return Encoded(len(ids), pack_i32(ids), banned, rules, dict(_sequences(encoder, request, ids, echo, rules)))
+    sequences = dict(_sequences(encoder, request, ids, echo, rules))
+    opened = encoder.ends_with(ids, request.opening)
+    return Encoded(len(ids), pack_i32(ids), banned, rules, sequences, opened, *_resumed(encoder, request, context - len(ids), sequences))
+
+
+def _resumed(
+    encoder: PromptEncoder, request: Generate, room: int, sequences: dict[Key, Sequence]
+) -> tuple[dict[Key, bytes], dict[Key, TextDelta | Ended]]:
+    """The tokens that each key goes on from, with those of a closing text, and what its frontend is to hear of that text. One more token has room."""
+    tokens: dict[Key, bytes] = {}
+    said: dict[Key, TextDelta | Ended] = {}
+    room = min(room, request.stop.max_tokens or room)
+    for key, delivered in zip(request.keys, request.resumed, strict=False):
+        tokens[key] = delivered.tokens
+        if delivered.closing:
+            sequence = sequences[key]
+            ids = encoder.vocabulary.encode(delivered.closing, add_special_tokens=False)[: max(0, room - sequence.tokens - 1)]
+            tokens[key] += pack_i32(ids)
+            if (answer := sequence.go_on(ids)) is not None:
+                said[key] = answer
+    return tokens, said
 
 
 def _sequences(encoder: PromptEncoder, request: Generate, ids: list[int], echo: str, rules: EndRules) -> Iterator[tuple[Key, Sequence]]:
     pieces = encoder.vocabulary.pieces
+    shown = frozenset(encoder.vocabulary.special_ids[text] for text in request.shown if text in encoder.vocabulary.special_ids)
     for number, key in enumerate(request.keys):
         sequence = Sequence(
             key,
             request.frontend,
             request.incarnation,
-            Detokenizer(pieces, ids, request.skip_special_tokens),
+            Detokenizer(pieces, ids, request.skip_special_tokens, shown),
             StopMatcher(request.stop.strings, request.stop.include_stop_string),
             rules.reasons,
             prefix=echo,
@@ -93,16 +122,15 @@ class Sender:
 
         Those that need no logprobs of the prompt, or have them, are apart from others: they may use and feed the prefix cache.
         """
-        delivered = dict(zip(request.keys, (delivered.tokens for delivered in request.resumed), strict=False))
         sampling = request.sampling
         if sampling.prompt_logprobs < 0:
-            return [self._admit(request, keys, encoded, delivered, sampling)]
-        scored = [key for key in keys if not delivered.get(key) and is_scored(request, key)]
+            return [self._admit(request, keys, encoded, sampling)]
+        scored = [key for key in keys if not encoded.resumed.get(key) and is_scored(request, key)]
         others = [key for key in keys if key not in scored]
         parts = ((scored, sampling), (others, msgspec.structs.replace(sampling, prompt_logprobs=-1)))
-        return [self._admit(request, part, encoded, delivered, of_part) for part, of_part in parts if part]
+        return [self._admit(request, part, encoded, of_part) for part, of_part in parts if part]
 
-    def _admit(self, request: Generate, keys: list[Key], encoded: Encoded, delivered: dict[Key, bytes], sampling: SamplingParams) -> Admit:
+    def _admit(self, request: Generate, keys: list[Key], encoded: Encoded, sampling: SamplingParams) -> Admit:
         seed_of = dict(zip(request.keys, request.seeds, strict=True))
         return Admit(
             tokenizer=self.name,
@@ -110,7 +138,7 @@ class Sender:
             keys=keys,
             seeds=[seed_of[key] for key in keys],
             prompt=encoded.column,
-            resumed=[delivered[key] for key in keys] if delivered else [],
+            resumed=[encoded.resumed[key] for key in keys] if encoded.resumed else [],
             sampling=sampling,
             end_ids=encoded.rules.end_ids,
             max_tokens=1 if request.stop.max_tokens == 0 else request.stop.max_tokens,

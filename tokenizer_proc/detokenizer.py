@@ -17,9 +17,11 @@ class Detokenizer:
     once. A character begun by the prompt's last tokens and finished by the answer comes whole.
     """
 
-    def __init__(self, pieces: Pieces, prompt: Sequence[int] = (), skip_special: bool = True) -> None:
+    def __init__(self, pieces: Pieces, prompt: Sequence[int] = (), skip_special: bool = True, shown: frozenset[int] = frozenset()) -> None:
+        """`shown`: special tokens that are not skipped."""
         self._of = pieces.of
-        self._hidden = pieces.special if skip_special else frozenset[int]()
+        hidden = pieces.special if skip_special else frozenset[int]()
+        self._hidden = hidden - shown if shown else hidden
         self._decoder = _new_decoder("replace")
         self._strip_first = pieces.strip_first
         self._strip_spaces = pieces.strip_spaces

@@ -43,6 +43,15 @@ def bad_messages(sentence: str) -> Problem:
     return Problem(status=400, code="invalid_messages", message=sentence, param="messages")
 
 
+def unreadable(param: str, why: str) -> Problem:
+    return Problem(status=400, code="invalid_value", message=f"{param} cannot be read: {why}.", param=param)
+
+
+def no_tools(what: str, param: str) -> Problem:
+    message = f"The chat template of this model has no place for {what}. Start the server with --chat-template FILE to supply one that has."
+    return Problem(status=400, code="tools_not_supported", message=message, param=param)
+
+
 def bad_word(word: str, most: int) -> Problem:
     message = f"bad_words: {word[:80]!r} must be 1 to {most} tokens of this model."
     return Problem(status=400, code="invalid_bad_words", message=message, param="bad_words")

@@ -7,9 +7,10 @@ from messages.sampling import MAX_BAD_WORD_TOKENS
 from tokenizer_proc import problems
 from tokenizer_proc.detokenizer import decode
 from tokenizer_proc.errors import RequestError
-from tokenizer_proc.templates import ChatTemplate, plain_messages
+from tokenizer_proc.templates import ChatTemplate, plain_messages, plain_tools, plain_variables
 from tokenizer_proc.vocabulary import Vocabulary
 
+ENDING_TOKENS = 64
 SLICE_CHARACTERS = 8  # per token of context; ordinary text has about 4 to a token
 MAX_TOKENIZE_CHARACTERS = 2 << 20
 
@@ -54,6 +55,10 @@ class PromptEncoder:
                     found.append(ids)
         return found
 
+    def ends_with(self, ids: list[int], text: str) -> bool:
+        """Whether a prompt of these ids ends with `text`, perhaps with whitespace behind it."""
+        return bool(text) and decode(self.vocabulary.pieces, ids[-ENDING_TOKENS:], skip_special=False).rstrip().endswith(text)
+
     def echo(self, prompt: Prompt, ids: list[int], skip_special: bool) -> str:
         """The prompt as text: as the client wrote it, or decoded from its ids."""
         return prompt.text if isinstance(prompt, TextPrompt) else decode(self.vocabulary.pieces, ids, skip_special)
@@ -63,7 +68,8 @@ class PromptEncoder:
             return prompt.text, prompt.add_special_tokens
         if self.template is None:
             raise RequestError(problems.no_template())
-        return self.template.render(plain_messages(prompt), prompt.add_generation_prompt), False
+        tools, variables = plain_tools(prompt), plain_variables(prompt)
+        return self.template.render(plain_messages(prompt), prompt.add_generation_prompt, tools, variables), False
 
     def _refuse_by_size(self, text: str, context: int, param: str) -> None:
         size = len(text.encode())
@@ -109,4 +115,5 @@ def size_of(prompt: Prompt) -> int:
         return len(prompt.text)
     if isinstance(prompt, TokenPrompt):
         return len(prompt.ids)
-    return sum(memoryview(value).nbytes for message in prompt.messages for value in message.values())
+    values = (*prompt.tools, *prompt.variables.values(), *(value for message in prompt.messages for value in message.values()))
+    return sum(memoryview(value).nbytes for value in values)

@@ -78,6 +78,22 @@ class Sequence:
         self.cached = cached
         return not self.unsaid
 
+    def go_on(self, tokens: list[int]) -> TextDelta | Ended | None:
+        """Take `tokens`, which the model has not chosen, as one step; what the frontend is to hear, if anything. Nothing follows an end."""
+        heard: list[TextDelta] = []
+        for token in tokens:
+            answer = self.take(token, RUNNING, None)
+            if isinstance(answer, Ended):
+                before = "".join(delta.text for delta in heard), [number for delta in heard for number in delta.ids]
+                ids = before[1] + answer.ids
+                return msgspec.structs.replace(answer, text=before[0] + answer.text, ids=ids, tokens=len(ids))
+            if answer is not None:
+                heard.append(answer)
+        if not heard:
+            return None
+        text, ids = "".join(delta.text for delta in heard), [number for delta in heard for number in delta.ids]
+        return msgspec.structs.replace(heard[0], text=text, ids=ids)
+
     def _prompt_only(self, extras: Extras) -> Ended:
         scores, prompt_ids = extras.told()
         return Ended(

@@ -83,7 +83,7 @@ class Service:
             case Generate():
                 self._generate(message)
             case Cancel():
-                self._cancel(message.keys)
+                self._cancel(message.keys, message.finished)
             case PromptScores():
                 self._scores(message)
             case Refused():
@@ -175,7 +175,9 @@ class Service:
         keys = self._finish_preparation(request, preparation)
         if not keys:
             return
-        sent = [self.scheduler(admit) for admit in self.sender.admits(request, keys, encoded)]
+        closing = {key: encoded.closing[key] for key in keys if key in encoded.closing}
+        keys = [key for key in keys if not isinstance(closing.get(key), Ended)]
+        sent = [self.scheduler(admit) for admit in self.sender.admits(request, keys, encoded)] if keys else []
         if not all(sent):
             if any(sent):
                 self.scheduler(Abort(keys))
@@ -184,9 +186,12 @@ class Service:
         self.counters.prompt_tokens += encoded.tokens
         for key in keys:
             self.sequences.add(encoded.sequences[key])
-        self.frontends[request.frontend](Started(request.keys[0], encoded.tokens))
+        self.frontends[request.frontend](Started(request.keys[0], encoded.tokens, encoded.opened))
+        for answer in closing.values():
+            self.counters.completion_tokens += len(answer.ids)
+            self.frontends[request.frontend](answer)
 
-    def _cancel(self, keys: Iterable[Key]) -> None:
+    def _cancel(self, keys: Iterable[Key], finished: bool = False) -> None:
         running = []
         for key in keys:
             preparation = self._preparing.pop(key, None)
@@ -195,7 +200,7 @@ class Service:
             running += self.sequences.remove([key])
         if running:
             self.counters.aborted += len(running)
-            self.scheduler(Abort([sequence.key for sequence in running]))
+            self.scheduler(Abort([sequence.key for sequence in running], finished))
 
     # Answers
 

@@ -11,6 +11,7 @@ from tokenizer_proc import problems
 from tokenizer_proc.errors import RequestError, VocabularyError
 from tokenizer_proc.template_bounds import MAX_CHARACTERS, TemplateTooLarge
 from tokenizer_proc.template_environment import TemplateEnvironment, TemplateTimeout
+from tokenizer_proc.tool_forms import ToolForms
 
 MAX_RENDER_SECONDS = 5.0
 DEVELOPER, SYSTEM = "developer", "system"
@@ -26,6 +27,7 @@ class ChatTemplate:
         """`names`: special tokens by role, as the template sees them. `seconds` and `characters` bound one rendering."""
         self._environment = TemplateEnvironment()
         self._knows_developer = DEVELOPER in text
+        self.text = text
         self._names = names
         self._seconds = seconds
         self._characters = characters
@@ -35,17 +37,25 @@ class ChatTemplate:
             raise VocabularyError(f"the chat template has a syntax error in line {error.lineno}: {error.message}") from error
         except RecursionError as error:
             raise VocabularyError("the chat template is nested too deeply") from error
+        self._tool_forms: ToolForms | None = None  # which renders
+        self._tool_forms = ToolForms(text, lambda talk: self.render(talk, True))
 
-    def render(self, messages: list[dict[str, Any]], add_generation_prompt: bool) -> str:
-        """Prompt text. A template that does not know the role `developer`, OpenAI's newer word for `system`, gets that.
+    def render(
+        self, messages: list[dict[str, Any]], add_generation_prompt: bool, tools: list[Any] | None = None, variables: dict[str, Any] | None = None
+    ) -> str:
+        """Prompt text. A template that does not know the role `developer`, OpenAI's newer word for `system`, gets that. `variables`: further ones.
 
-        Raises RequestError (400) with the template's own sentence when it refuses these messages.
+        Raises RequestError (400) with the template's own sentence when it refuses these messages, or when it would leave out tools or calls.
         """
+        if self._tool_forms is not None:
+            self._tool_forms.check(messages, tools)
+            messages = self._tool_forms.shaped(messages)
         if not self._knows_developer:
             messages = [message | {"role": SYSTEM} if message["role"] == DEVELOPER else message for message in messages]
         self._environment.start_clock(self._seconds)
         try:
-            return self._collect({"messages": messages, "add_generation_prompt": add_generation_prompt, "tools": None, "documents": None})
+            own = {"messages": messages, "add_generation_prompt": add_generation_prompt, "tools": tools or None, "documents": None}
+            return self._collect((variables or {}) | own)
         except TemplateTimeout as error:
             raise RequestError(problems.template_refused(f"The chat template took longer than {self._seconds:g} s on these messages.")) from error
         except TemplateTooLarge as error:
@@ -92,6 +102,23 @@ def plain_messages(prompt: ChatPrompt) -> list[dict[str, Any]]:
     if not prompt.messages:
         raise RequestError(problems.bad_messages("messages is empty; at least one message is needed."))
     return [_plain_message(number, message) for number, message in enumerate(prompt.messages)]
+
+
+def plain_tools(prompt: ChatPrompt) -> list[Any]:
+    """The tools as a template sees them. Raises RequestError (400)."""
+    return [_decoded(tool, "tools") for tool in prompt.tools]
+
+
+def plain_variables(prompt: ChatPrompt) -> dict[str, Any]:
+    """What else the template is told. Raises RequestError (400)."""
+    return {name: _decoded(value, "chat_template_kwargs") for name, value in prompt.variables.items()}
+
+
+def _decoded(value: msgspec.Raw, param: str) -> Any:
+    try:
+        return msgspec.msgpack.decode(value)
+    except (msgspec.DecodeError, ValueError, TypeError, RecursionError) as error:
+        raise RequestError(problems.unreadable(param, str(error))) from error
 
 
 def _plain_message(number: int, message: dict[str, msgspec.Raw]) -> dict[str, Any]:

@@ -63,7 +63,7 @@ def text_of(message: FromTokenizer) -> str:
 def test_reports_and_ends_at_sigterm(run_dir: Path, models: Path) -> None:
     with Neighbours(run_dir, models / "chain-byte") as neighbours:
         report = neighbours.start().report(lambda report: report.phase == "ready")
-        assert report.facts == {"chat": 1, "vocab": 312}
+        assert report.facts == {"chat": 1, "vocab": 312, "tool_parser": "none", "reasoning_parser": "none"}
         admitted(neighbours, generate(5))
         report = neighbours.report(lambda report: report.gauges.get("sequences") == 1)
         assert report.counters["prompt_tokens"] == 2

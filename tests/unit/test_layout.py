@@ -15,9 +15,12 @@ import launcher.cli
 import pagewire
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ["bench", "checkpoint", "frontend", "kernels", "launcher", "messages", "scheduler", "simulator", "tokenizer_proc", "transport", "worker"]
+PACKAGES = [
+    "bench", "checkpoint", "dialects", "frontend", "kernels", "launcher", "messages", "scheduler", "simulator", "tokenizer_proc", "transport",
+    "worker",
+]  # fmt: skip
 PROCESSES = ["frontend", "scheduler", "tokenizer_proc", "worker"]
-FOLDERS = {*PACKAGES, "pagewire", "tests", "docs", ".ci"}
+FOLDERS = {*PACKAGES, "pagewire", "tests", "docs", "examples", ".ci"}
 FILES = [
     "launch.py", "pyproject.toml", "Makefile", "requirements.lock", "requirements-dev.lock", "LICENSE", "README.md", "CONTRIBUTING.md",
     "docs/architecture.md", "docs/profiling.md", "docs/security.md", "bench/RESULTS.md", ".ci/run", ".ci/audit",
