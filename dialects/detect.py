@@ -1,6 +1,7 @@
 """Which dialects a chat template teaches, told by the markers in it."""
 
-from dialects.registry import NONE, REASONING
+from dialects.names import NONE
+from dialects.registry import REASONING
 
 
 def tool_dialect(template: str) -> str:

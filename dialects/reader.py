@@ -19,6 +19,11 @@ class Reader:
         """The reasoning is not over."""
         return self._reasoning is not None and self._reasoning.inside
 
+    @property
+    def undecided(self) -> bool:
+        """It is not certain yet whether the answer begins with reasoning."""
+        return self._reasoning is not None and self._reasoning.undecided
+
     def push(self, text: str) -> list[Event]:
         """What `text` makes certain."""
         if self._reasoning is None:

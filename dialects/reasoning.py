@@ -20,6 +20,11 @@ class ReasoningParser:
         self._held = ""
         self._step: Callable[[str, int, list[Event]], int] = self._lead
 
+    @property
+    def undecided(self) -> bool:
+        """The opening marker may still come."""
+        return self._step == self._lead
+
     def push(self, text: str) -> list[Event]:
         """What `text` makes certain."""
         out: list[Event] = []

@@ -11,7 +11,6 @@ from dialects.tool_parser import ToolParser
 
 Tools = Mapping[str, Mapping[str, Any]]
 """Name of a tool to the JSON Schema of its parameters."""
-NONE, AUTO = "none", "auto"
 
 
 @dataclass(frozen=True)

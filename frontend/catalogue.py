@@ -8,7 +8,7 @@ from frontend.json_response import json_response
 
 
 class ModelCard(msgspec.Struct, kw_only=True):
-    """`max_model_len`: the longest prompt and answer together, in tokens; null while the model is loading."""
+    """`max_model_len`: the longest prompt and answer together, in tokens; null while the model is loading. The parsers: how chat answers are read."""
 
     id: str
     object: str = "model"
@@ -17,6 +17,8 @@ class ModelCard(msgspec.Struct, kw_only=True):
     root: str
     parent: None = None
     max_model_len: int | None
+    tool_parser: str
+    reasoning_parser: str
 
 
 class ModelList(msgspec.Struct, kw_only=True):
@@ -34,5 +36,12 @@ async def show_model(core: Core, http: web.Request) -> web.Response:
 
 
 def _card(core: Core) -> ModelCard:
-    name = core.args.model_name
-    return ModelCard(id=name, created=core.args.created, root=name, max_model_len=core.view.context())
+    name, view = core.args.model_name, core.view
+    return ModelCard(
+        id=name,
+        created=core.args.created,
+        root=name,
+        max_model_len=view.context(),
+        tool_parser=view.tool_parser,
+        reasoning_parser=view.reasoning_parser,
+    )

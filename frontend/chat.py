@@ -2,7 +2,8 @@
 
 from aiohttp import web
 
-from frontend import bodies, conversation, refusals
+from dialects.registry import TOOLS
+from frontend import bodies, conversation, refusals, tools
 from frontend.answers import ChatAnswer
 from frontend.core import Core, read_body
 from frontend.errors import invalid
@@ -14,14 +15,20 @@ async def chat_completions(core: Core, http: web.Request) -> web.StreamResponse:
     """Without max_tokens an answer may run to the context limit."""
     request = bodies.decode(await read_body(core, http), ChatRequest, refusals.CHAT)
     core.check_model(request.model)
+    told = tools.chosen(request.tools, request.tool_choice)
+    tools.offered(request.tools)
+    if request.thinking_budget is not None and request.logprobs:
+        raise invalid("thinking_budget and logprobs cannot be had together.", "thinking_budget", "unsupported_parameter")
     job = Job(
         request=request,
-        prompts=[conversation.chat_prompt(request.messages, request.add_generation_prompt)],
+        prompts=[conversation.chat_prompt(request.messages, request.add_generation_prompt, told, request.chat_template_kwargs)],
         sampling=request.sampling(core.view.sampling_defaults(), _logprobs(request)),
         stop=request.stop_rules(_max_tokens(request)),
         constraints=request.constraints(),
+        reading=tools.reading(core, tools.offered(told), request.parallel_tool_calls, request.thinking_budget),
     )
-    return await answer(core, http, job, ChatAnswer(request.logprobs, request.extras()))
+    dialect = TOOLS.get(core.view.tool_parser)
+    return await answer(core, http, job, ChatAnswer(request.logprobs, request.extras(), dialect.id_length if dialect else None))
 
 
 def _logprobs(request: ChatRequest) -> int:

@@ -6,8 +6,21 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from dialects.names import NONE
 from frontend.errors import ApiError
-from messages.cluster import DEAD, DEFAULT, READY, SCHEDULER_NAME, STALLED, STARTING, STOPPING, ClusterState, ProcessState
+from messages.cluster import (
+    DEAD,
+    DEFAULT,
+    READY,
+    REASONING_PARSER,
+    SCHEDULER_NAME,
+    STALLED,
+    STARTING,
+    STOPPING,
+    TOOL_PARSER,
+    ClusterState,
+    ProcessState,
+)  # fmt: skip
 
 SILENCE_SECONDS = 3.0
 LOOK_SECONDS = 1.0
@@ -45,6 +58,7 @@ class ClusterView:
         self._informed = asyncio.Event()
         self._context: int | None = None
         self._defaults: dict[str, float] = {}
+        self._parsers: dict[str, str] = {}
         self.state: ClusterState | None = None
         self.started = started
         self.stopping = False
@@ -64,6 +78,8 @@ class ClusterView:
                 self._context = int(value)
             elif name.startswith(DEFAULT) and isinstance(value, (int, float)):
                 self._defaults[name.removeprefix(DEFAULT)] = value
+            elif name in (TOOL_PARSER, REASONING_PARSER) and isinstance(value, str):
+                self._parsers[name] = value
         if self._serves(state) or (self._context is not None and any(process.facts for process in state.processes if process.name in self._names)):
             self._informed.set()
 
@@ -163,6 +179,16 @@ class ClusterView:
     def sampling_defaults(self) -> dict[str, float]:
         """Of the sampling fields for which the model has its own."""
         return self._defaults
+
+    @property
+    def tool_parser(self) -> str:
+        """How the model's tool calls are read: a name in `dialects.registry.TOOLS`, or NONE."""
+        return self._parsers.get(TOOL_PARSER, NONE)
+
+    @property
+    def reasoning_parser(self) -> str:
+        """How its reasoning is: a name in `dialects.registry.REASONING`, or NONE."""
+        return self._parsers.get(REASONING_PARSER, NONE)
 
     def context(self) -> int | None:
         """The longest sequence in tokens, once the scheduler knows it."""

@@ -10,6 +10,7 @@ from frontend.bodies import MAX_BIAS, MAX_PROMPTS
 from frontend.errors import ErrorBody
 from frontend.operations import COMMON, EVENTS, JSON, OPERATIONS, Operation
 from frontend.version import VERSION
+from messages.request import MAX_TOOLS
 from messages.sampling import MAX_BIASED
 
 Schema = dict[str, Any]
@@ -54,6 +55,27 @@ _MESSAGES: Schema = {
         "required": ["role", "content"],
     },
 }
+_FUNCTION: Schema = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "pattern": "^[A-Za-z0-9_.:-]{1,64}$"},
+        "description": {"type": "string"},
+        "parameters": {"type": "object", "description": "A JSON Schema of an object."},
+        "strict": {"anyOf": [{"const": False}, {"type": "null"}]},
+    },
+    "required": ["name"],
+    "additionalProperties": False,
+}
+_TOOLS: Schema = {
+    "type": "array",
+    "maxItems": MAX_TOOLS,
+    "items": {
+        "type": "object",
+        "properties": {"type": {"const": "function"}, "function": _FUNCTION},
+        "required": ["type", "function"],
+        "additionalProperties": False,
+    },
+}
 _BIAS: Schema = {
     "type": "object",
     "propertyNames": {"pattern": "^[0-9]{1,10}$"},
@@ -61,8 +83,11 @@ _BIAS: Schema = {
     "maxProperties": MAX_BIASED,
 }
 # What the type of a field does not say.
-_BY_NAME = {"prompt": _PROMPT, "input": _PROMPT, "messages": _MESSAGES, "logit_bias": _BIAS}
-_CUT = ("max_tokens", "max_completion_tokens", "top_k")
+_BY_NAME = {
+    "prompt": _PROMPT, "input": _PROMPT, "messages": _MESSAGES, "logit_bias": _BIAS, "tools": _TOOLS,
+    "tool_choice": {"enum": ["auto", "none"]},
+}  # fmt: skip
+_CUT = ("max_tokens", "max_completion_tokens", "top_k", "thinking_budget")
 """Larger values are the same as the largest."""
 _KEYS: dict[str, Schema] = {
     "bearer": {"type": "http", "scheme": "bearer", "description": "Needed where the server was started with API keys."},

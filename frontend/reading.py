@@ -54,6 +54,7 @@ class Listener:
         self._reading = reading
         self._reader = make_reader(reading.tools, reading.offered, reading.reasoning, inside)
         self._closings = 0
+        self._undecided = 0
         self.reasoning_tokens = 0
 
     @property
@@ -76,8 +77,11 @@ class Listener:
         """What `text`, which came with so many tokens, makes certain."""
         before = self._reader.reasons
         events = self._reader.push(text)
-        if before or self._reader.reasons:
-            self.reasoning_tokens += tokens
+        self._undecided += tokens
+        reasons = before or self._reader.reasons
+        self.reasoning_tokens += self._undecided * reasons
+        if reasons or not self._reader.undecided:
+            self._undecided = 0
         return self._cut(events)
 
     def end(self, message: Ended) -> Said:

@@ -69,9 +69,6 @@ _COMMON: dict[str, Neutral] = {
 
 CHAT: dict[str, Neutral] = {
     **_COMMON,
-    "tools": _only([]),
-    "tool_choice": _only("none", "auto"),
-    "parallel_tool_calls": _only(True, False),
     "functions": _only([]),
     "function_call": _only("none", "auto"),
     "modalities": _only(["text"]),
@@ -86,7 +83,6 @@ CHAT: dict[str, Neutral] = {
     "add_special_tokens": _only(False),
     "continue_final_message": _only(False),
     "chat_template": _never,
-    "chat_template_kwargs": _only({}),
     "mm_processor_kwargs": _only({}),
     "documents": _only([]),
 }
@@ -98,9 +94,7 @@ EMBEDDING: dict[str, Neutral] = {**_LABELS, "dimensions": _never, "normalize": _
 TOKENIZE: dict[str, Neutral] = {
     "continue_final_message": _only(False),
     "chat_template": _never,
-    "chat_template_kwargs": _only({}),
     "mm_processor_kwargs": _only({}),
-    "tools": _only([]),
 }
 
 DETOKENIZE: dict[str, Neutral] = {}

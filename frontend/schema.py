@@ -7,7 +7,7 @@ import msgspec
 from frontend import bodies
 from frontend.answers import Extras
 from frontend.errors import invalid
-from messages.request import TokenId
+from messages.request import MAX_TOOLS, MAX_VARIABLES, TokenId
 from messages.sampling import MAX_ALLOWED, MAX_TOP_LOGPROBS, Constraints, Probability, SamplingParams, StopRules, Temperature
 
 MAX_CHOICES = 64
@@ -26,6 +26,10 @@ TopLogprobs = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOP_LOGPROBS)]
 TopK = Annotated[int, msgspec.Meta(ge=-1, le=2**31 - 1)]
 Seed = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Messages = Annotated[list[dict[str, Any]], msgspec.Meta(min_length=1)]
+
+Tools = Annotated[list[dict[str, Any]], msgspec.Meta(max_length=MAX_TOOLS)]
+ToolChoice = str | dict[str, Any] | None
+TemplateVariables = Annotated[dict[str, Any], msgspec.Meta(max_length=MAX_VARIABLES)]
 
 
 class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
@@ -134,9 +138,14 @@ class GenerationRequest(msgspec.Struct, kw_only=True):
 
 
 class ChatRequest(GenerationRequest, kw_only=True):
-    """POST /v1/chat/completions."""
+    """POST /v1/chat/completions. What tools look like is checked in `frontend.tools`."""
 
     messages: Messages
+    tools: Tools = []
+    tool_choice: ToolChoice = None
+    parallel_tool_calls: bool = True
+    thinking_budget: TokenLimit | None = None
+    chat_template_kwargs: TemplateVariables = {}
     max_completion_tokens: TokenLimit | None = None
     logprobs: bool = False
     top_logprobs: TopLogprobs = 0
@@ -174,6 +183,8 @@ class TokenizeRequest(msgspec.Struct, kw_only=True):
     messages: Messages | None = None
     add_special_tokens: bool | None = None
     add_generation_prompt: bool = True
+    tools: Tools = []
+    chat_template_kwargs: TemplateVariables = {}
     return_token_strs: bool = False
 
 

@@ -3,7 +3,7 @@
 import msgspec
 from aiohttp import web
 
-from frontend import bodies, conversation, refusals
+from frontend import bodies, conversation, refusals, tools
 from frontend.core import Core, read_body
 from frontend.errors import invalid
 from frontend.json_response import json_response
@@ -50,11 +50,15 @@ def _prompt(request: TokenizeRequest) -> ChatPrompt | TextPrompt:
     if (request.prompt is None) == (request.messages is None):
         raise invalid("Give exactly one of prompt and messages.", "prompt")
     if request.messages is None:
+        for name in ("tools", "chat_template_kwargs"):
+            if getattr(request, name):
+                raise invalid(f"{name} needs messages.", name)
         return TextPrompt(request.prompt or "", request.add_special_tokens is not False)
     if request.add_special_tokens:
         message = "add_special_tokens with messages is not supported: the chat template writes them."
         raise invalid(message, "add_special_tokens", "unsupported_parameter")
-    return conversation.chat_prompt(request.messages, request.add_generation_prompt)
+    tools.offered(request.tools)
+    return conversation.chat_prompt(request.messages, request.add_generation_prompt, request.tools, request.chat_template_kwargs)
 
 
 async def _ask(core: Core, message: Tokenize | Detokenize) -> Answer:

@@ -4,6 +4,7 @@ import argparse
 import importlib
 import sys
 
+from dialects.names import AUTO, NONE, REASONING_NAMES, TOOL_NAMES
 from launcher.errors import LauncherError, program
 from launcher.options import add_formats, device, number, origin, printable, whole
 
@@ -131,6 +132,8 @@ def _add_start(start: argparse.ArgumentParser) -> None:
     add("--log-format", choices=["json", "text"], help="of the access log (json)")
     add("--otlp-endpoint", metavar="URL", help="send OpenTelemetry spans of requests to this collector, such as http://127.0.0.1:4318")
     add("--chat-template", metavar="FILE", help="a Jinja chat template instead of the model's own")
+    add("--tool-parser", choices=[AUTO, NONE, *TOOL_NAMES], default=AUTO, help="how tool calls are read (auto: as the chat template teaches them)")
+    add("--reasoning-parser", choices=[AUTO, NONE, *REASONING_NAMES], default=AUTO, help="how reasoning is read (auto: as the chat template says)")
     add("--generation-config", choices=["on", "off"], default="on", help="the model's generation_config.json gives sampling defaults (on)")
     add("--dummy-weights", action="store_true", help="random weights, for measuring speed only")
     add("--tokenizers", type=whole(1, 64), default=1, metavar="N", help="tokenizer processes (1)")

@@ -61,6 +61,8 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
     otlp_endpoint: str | None = None
     chat_template: str | None = None
     generation_config: bool = True
+    tool_parser: str = "auto"
+    reasoning_parser: str = "auto"
     dummy_weights: bool = False
     tokenizers: int = 1
     frontends: int = 1
@@ -104,6 +106,8 @@ def cluster_specs(options: ClusterOptions, run_dir: str, access_fd: int = -1) ->
             frontends=frontends,
             chat_template=options.chat_template,
             generation_config=options.generation_config,
+            tool_parser=options.tool_parser,
+            reasoning_parser=options.reasoning_parser,
         )
         for name in tokenizers
     ]

@@ -91,6 +91,8 @@ def options_from(args: argparse.Namespace) -> ClusterOptions:
         trace=trace,
         chat_template=str(Path(template).resolve()) if template is not None else None,
         generation_config=args.generation_config == "on",
+        tool_parser=args.tool_parser,
+        reasoning_parser=args.reasoning_parser,
         dummy_weights=args.dummy_weights,
         tokenizers=args.tokenizers,
         frontends=args.frontends,

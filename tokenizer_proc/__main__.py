@@ -15,7 +15,7 @@ from checkpoint.errors import CheckpointError
 from checkpoint.sampling import sampling_defaults
 from checkpoint.shapes import SHAPES
 from dialects import detect
-from dialects.registry import AUTO
+from dialects.names import AUTO
 from messages.cluster import DEAD, DEFAULT, LOADING, READY, REASONING_PARSER, SCHEDULER_NAME, STOPPING, TOOL_PARSER, ClusterState
 from tokenizer_proc.admission import Sender
 from tokenizer_proc.args import TokenizerArgs

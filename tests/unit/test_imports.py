@@ -20,8 +20,7 @@ from launcher.cli import build_parser
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = [
     "bench", "checkpoint", "dialects", "frontend", "kernels", "launcher", "messages", "pagewire", "scheduler", "simulator", "tokenizer_proc",
-    "transport",
-    "worker",
+    "transport", "worker",
 ]  # fmt: skip
 SOURCES = [ROOT / "launch.py", *(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))]
 BARRED = {"transformers", "pickle", "cloudpickle", "marshal", "shelve"}
@@ -52,10 +51,10 @@ CLI = {
     "chat": SAMPLING,
     "cluster start": (
         "--access-log --api-keys --block-size --chat-template --chunk-tokens --cors-origin --detach --device --dtype --dummy-weights "
-        "--frontends --generation-config --gpu-memory-utilization --hang-timeout --host --kv-dtype --kv-tokens --log-format "
-        "--log-level --max-connections --max-context --max-queue --max-queue-tokens --max-slots --max-step-tokens --model "
-        "--otlp-endpoint --port --prefix-cache --record --record-tokens --run-ahead --served-model-name --startup-timeout "
-        "--target-itl --threads --tls-cert --tls-key --tokenizers --trace --weights"
+        "--frontends --generation-config --gpu-memory-utilization --hang-timeout --host --kv-dtype --kv-tokens --log-format --log-level "
+        "--max-connections --max-context --max-queue --max-queue-tokens --max-slots --max-step-tokens --model --otlp-endpoint --port "
+        "--prefix-cache --reasoning-parser --record --record-tokens --run-ahead --served-model-name --startup-timeout --target-itl "
+        "--threads --tls-cert --tls-key --tokenizers --tool-parser --trace --weights"
     ),
     "cluster status": "--json --port",
     "cluster stop": "--port --timeout",

@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 START_OPTIONS = {
     *("--model", "--served-model-name", "--host", "--port", "--detach", "--device", "--dtype", "--threads", "--kv-tokens", "--block-size"),
     *("--max-slots", "--max-step-tokens", "--chunk-tokens", "--max-context", "--max-queue", "--chat-template", "--dummy-weights", "--tokenizers"),
+    *("--tool-parser", "--reasoning-parser"),
     *("--frontends", "--log-level", "--startup-timeout", "--gpu-memory-utilization", "--hang-timeout", "-h", "--help"),
     *("--max-queue-tokens", "--run-ahead", "--prefix-cache", "--target-itl", "--record", "--record-tokens"),
     *("--generation-config", "--kv-dtype", "--weights", "--trace", "--access-log", "--log-format", "--otlp-endpoint"),

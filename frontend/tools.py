@@ -1,0 +1,97 @@
+"""The tools of a request: what they may look like, which of them are offered, and how the answer is to be read."""
+
+import re
+from typing import Any
+
+import msgspec
+
+from dialects.registry import REASONING, TOOLS, Tools
+from frontend.core import Core
+from frontend.errors import invalid
+from frontend.reading import Reading
+from frontend.refusals import Neutral, strip
+
+MAX_TOOL_BYTES = 256 << 10
+"""Of all tools together, as they travel."""
+MAX_TEMPLATE_BYTES = 64 << 10
+NAME = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+RESERVED = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
+_STRICT = {"strict": Neutral(lambda value: value is False, {"enum": [False]})}
+NO_TOOL, ANY_TOOL = "none", "auto"
+
+
+def offered(tools: list[dict[str, Any]]) -> Tools:
+    """Name to the JSON Schema of the parameters. Raises ApiError 400 that names the tool and the field."""
+    found: dict[str, dict[str, Any]] = {}
+    for number, tool in enumerate(tools):
+        where = f"tools[{number}]"
+        fields = strip(tool, ("type", "function"), {}, f"{where}.")
+        if fields.get("type") != "function" or not isinstance(fields.get("function"), dict):
+            raise invalid(f'{where} must be like {{"type": "function", "function": {{...}}}}; no other type is supported.', where)
+        name, parameters = _function(fields["function"], f"{where}.function")
+        if name in found:
+            raise invalid(f"{where}.function.name: {name!r} is there twice.", "tools")
+        found[name] = parameters
+    return found
+
+
+def _function(function: dict[str, Any], where: str) -> tuple[str, dict[str, Any]]:
+    fields = strip(function, ("name", "description", "parameters"), _STRICT, f"{where}.")
+    name, parameters = fields.get("name"), fields.get("parameters", {})
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise invalid(f"{where}.name must be 1 to 64 letters, digits, '_', '-', '.' and ':'.", f"{where}.name")
+    if not isinstance(fields.get("description", ""), str):
+        raise invalid(f"{where}.description must be text.", f"{where}.description")
+    if not isinstance(parameters, dict) or parameters.get("type", "object") != "object":
+        raise invalid(f"{where}.parameters must be a JSON Schema of an object.", f"{where}.parameters")
+    return name, parameters
+
+
+def packed_tools(tools: list[dict[str, Any]]) -> list[msgspec.Raw]:
+    """As they travel to the tokenizer. Raises ApiError 400 when they are too large."""
+    packed = [_packed(tool, "tools") for tool in tools]
+    if sum(memoryview(tool).nbytes for tool in packed) > MAX_TOOL_BYTES:
+        raise invalid(f"tools are larger than {MAX_TOOL_BYTES} bytes.", "tools")
+    return packed
+
+
+def packed_variables(variables: dict[str, Any]) -> dict[str, msgspec.Raw]:
+    """As they travel to the tokenizer. Raises ApiError 400 for names that a template uses otherwise, or cannot use, and when they are too large."""
+    for name in variables:
+        if not VARIABLE.fullmatch(name) or name in RESERVED or name.endswith("_token"):
+            raise invalid(f"chat_template_kwargs: {name[:64]!r} cannot be set.", "chat_template_kwargs")
+    packed = {name: _packed(value, "chat_template_kwargs") for name, value in variables.items()}
+    if sum(memoryview(value).nbytes for value in packed.values()) > MAX_TEMPLATE_BYTES:
+        raise invalid(f"chat_template_kwargs are larger than {MAX_TEMPLATE_BYTES} bytes.", "chat_template_kwargs")
+    return packed
+
+
+def _packed(value: Any, param: str) -> msgspec.Raw:
+    try:
+        return msgspec.Raw(msgspec.msgpack.encode(value))
+    except (OverflowError, RecursionError) as error:
+        raise invalid(f"{param}: a number in it is too large, or it is nested too deeply.", param) from error
+
+
+def chosen(tools: list[dict[str, Any]], choice: str | dict[str, Any] | None) -> list[dict[str, Any]]:
+    """The tools that the model is told of. Raises ApiError 400 for a choice that is not honoured."""
+    if choice is None or choice in (ANY_TOOL, NO_TOOL):
+        return [] if choice == NO_TOOL else tools
+    if choice == "required" or isinstance(choice, dict):
+        sentence = "tool_choice: only 'auto' and 'none' are supported; a call cannot be forced yet."
+        raise invalid(sentence, "tool_choice", "unsupported_parameter")
+    raise invalid(f"tool_choice must be 'auto' or 'none', not {str(choice)[:64]!r}.", "tool_choice")
+
+
+def reading(core: Core, tools: Tools, parallel: bool = True, budget: int | None = None) -> Reading | None:
+    """How an answer is to be read; None for one that is content as it is. Raises ApiError 400 for what the model has no way of writing."""
+    calls, reasoning = TOOLS.get(core.view.tool_parser), REASONING.get(core.view.reasoning_parser)
+    if tools and calls is None:
+        sentence = "It is not known how this model writes tool calls; start the server with --tool-parser to say it."
+        raise invalid(sentence, "tools", "tools_not_supported")
+    if budget is not None and reasoning is None:
+        raise invalid("thinking_budget: this model is not known to reason before it answers.", "thinking_budget", "unsupported_parameter")
+    if not tools and reasoning is None:
+        return None
+    return Reading(calls if tools else None, tools, reasoning, single=bool(tools) and not parallel, budget=budget)

@@ -1,0 +1,279 @@
+"""Tool calls and reasoning of chat answers over HTTP, with a tokenizer that says what the test wants."""
+
+import json
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import openai
+import pytest
+
+from messages.cluster import ClusterState
+from messages.request import Cancel, Generate
+from messages.text import Ended, FromTokenizer, Started, TextDelta, TokenLogprob
+from tests.support.frontend_peers import MODEL, Frontend, Message, Peers, Script, cluster_state, running, silent
+
+Pair = tuple[Frontend, Peers]
+CHAT = "/v1/chat/completions"
+PARAMETERS = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+TOOLS: list[Any] = [
+    {"type": "function", "function": {"name": "add", "description": "Adds.", "parameters": PARAMETERS, "strict": False}},
+    {"type": "function", "function": {"name": "now"}},
+]
+MESSAGES: list[Any] = [{"role": "user", "content": "A"}]
+ASK: dict[str, Any] = {"messages": MESSAGES, "tools": TOOLS}
+THOUGHT = "<think>\nTwo.\n</think>\n\n"
+CALLS = 'Sure.\n<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>\n<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
+
+
+def with_parsers(tools: str = "hermes", reasoning: str = "think") -> ClusterState:
+    state = cluster_state()
+    first = msgspec.structs.replace(state.processes[0], facts={"tool_parser": tools, "reasoning_parser": reasoning})
+    return msgspec.structs.replace(state, processes=[first, *state.processes[1:]])
+
+
+def utter(text: str, opened: bool = False, size: int = 3, finish: str = "stop") -> Script:
+    """Every choice says `text`, `size` characters a token, and stops."""
+
+    def script(message: Message) -> Iterator[FromTokenizer]:
+        if isinstance(message, Generate):
+            parts = [text[at : at + size] for at in range(0, len(text), size)]
+            yield Started(message.keys[0], 5, opened)
+            for part in parts:
+                yield from (TextDelta(key, part, [7], _logprobs(message, part)) for key in message.keys)
+            yield from (Ended(key=key, finish=finish, completion_tokens=len(parts) + 1, tokens=1, ids=[2]) for key in message.keys)
+
+    return script
+
+
+def _logprobs(message: Generate, part: str) -> list[TokenLogprob]:
+    return [TokenLogprob(7, part.encode(), -0.5, [])] if message.sampling.logprobs >= 0 else []
+
+
+@pytest.fixture(scope="module")
+def reading() -> Iterator[Pair]:
+    with tempfile.TemporaryDirectory(prefix="pw-") as folder, running(Path(folder)) as pair:
+        pair[1].state = with_parsers()
+        while pair[0].post("/tokenize", {"prompt": "A"})[0] != 200 or '"tool_parser":"hermes"' not in pair[0].get("/v1/models")[2].decode():
+            pass
+        yield pair
+
+
+@pytest.fixture
+def client(reading: Pair) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{reading[0].url}/v1", api_key="none", max_retries=0, timeout=10) as made:
+        yield made
+
+
+def together(events: list[Any], index: int = 0) -> tuple[dict[str, Any], str | None]:
+    """The message that the deltas of a choice make, by the rules of OpenAI's stream, and its finish reason."""
+    message: dict[str, Any] = {"content": "", "reasoning_content": "", "reasoning": "", "tool_calls": []}
+    finish = None
+    for event in events:
+        for choice in event["choices"] if event != "[DONE]" else []:
+            if choice["index"] != index:
+                continue
+            finish = choice["finish_reason"] or finish
+            for name in ("content", "reasoning_content", "reasoning"):
+                message[name] += choice["delta"].get(name) or ""
+            for delta in choice["delta"].get("tool_calls", []):
+                if delta["index"] == len(message["tool_calls"]):
+                    assert delta["id"].startswith("call_")
+                    assert delta["type"] == "function"
+                    message["tool_calls"].append({"name": delta["function"]["name"], "arguments": ""})
+                else:
+                    assert delta.keys() == {"index", "function"}
+                    assert delta["function"].keys() == {"arguments"}
+                message["tool_calls"][delta["index"]]["arguments"] += delta["function"]["arguments"]
+    return message, finish
+
+
+def plain(choice: Any) -> tuple[dict[str, Any], str | None]:
+    """A whole choice in the same form."""
+    message = choice["message"]
+    calls = [call["function"] for call in message.get("tool_calls", [])]
+    texts = {name: message.get(name) or "" for name in ("content", "reasoning_content", "reasoning")}
+    return {**texts, "tool_calls": calls}, choice["finish_reason"]
+
+
+@pytest.mark.parametrize("n", [1, 2])
+@pytest.mark.parametrize("size", [1, 5, 1000])
+def test_the_deltas_make_the_whole(reading: Pair, size: int, n: int) -> None:
+    frontend, peers = reading
+    peers.script = utter(THOUGHT + CALLS, size=size)
+    ask = {**ASK, "n": n}
+    _, _, whole = frontend.post(CHAT, ask)
+    events = frontend.stream(CHAT, ask)
+    calls = [{"name": "add", "arguments": '{"a": 1}'}, {"name": "now", "arguments": "{}"}]
+    for index in range(n):
+        expected = {"content": "Sure.", "reasoning_content": "Two.", "reasoning": "Two.", "tool_calls": calls}, "tool_calls"
+        assert plain(whole["choices"][index]) == together(events, index) == expected
+    assert len({call["id"] for choice in whole["choices"] for call in choice["message"]["tool_calls"]}) == 2 * n
+    sent = [peers.expect(Generate) for _ in range(2)]
+    assert set(sent[0].shown) == {"<tool_call>", "</tool_call>", "<think>", "</think>"}
+    assert sent[0].opening == "<think>"
+    assert [msgspec.msgpack.decode(tool) for tool in sent[0].prompt.tools] == [
+        {"type": "function", "function": {"name": "add", "description": "Adds.", "parameters": PARAMETERS, "strict": False}}, TOOLS[1],
+    ]  # fmt: skip
+
+
+def test_usage_tells_the_tokens_of_the_reasoning(reading: Pair) -> None:
+    frontend, peers = reading
+    peers.script = utter(THOUGHT + "Yes.", size=1)
+    _, _, whole = frontend.post(CHAT, {"messages": MESSAGES, "n": 2})
+    assert whole["usage"]["completion_tokens_details"] == {"reasoning_tokens": 2 * (len("<think>\nTwo.\n</think>"))}
+    events = frontend.stream(CHAT, {"messages": MESSAGES, "n": 2, "stream_options": {"include_usage": True}})
+    assert events[-2]["usage"] == whole["usage"]
+
+
+def test_a_reasoning_that_the_prompt_has_opened(reading: Pair) -> None:
+    frontend, peers = reading
+    peers.script = utter("Two.\n</think>\n\nYes.", opened=True)
+    ask = {"messages": MESSAGES}
+    assert plain(frontend.post(CHAT, ask)[2]["choices"][0]) == together(frontend.stream(CHAT, ask))
+    message, finish = together(frontend.stream(CHAT, ask))
+    assert (message["reasoning_content"], message["content"], finish) == ("Two.", "Yes.", "stop")
+
+
+@pytest.mark.parametrize("choice", ["none", None])
+def test_no_calls_are_looked_for(reading: Pair, choice: str | None) -> None:
+    frontend, peers = reading
+    peers.script = utter(CALLS)
+    ask = {"messages": MESSAGES} if choice is None else {**ASK, "tool_choice": choice}
+    message, finish = together(frontend.stream(CHAT, ask))
+    assert (message["content"], message["tool_calls"], finish) == (CALLS, [], "stop")
+
+
+def test_a_call_that_is_cut_off(reading: Pair) -> None:
+    frontend, peers = reading
+    peers.script = utter('<tool_call>{"name": "add", "arguments": {"a"', finish="length")
+    assert together(frontend.stream(CHAT, ASK)) == plain(frontend.post(CHAT, ASK)[2]["choices"][0])
+    message, finish = together(frontend.stream(CHAT, ASK))
+    assert (message["tool_calls"], finish) == ([{"name": "add", "arguments": '{"a"'}], "length")
+
+
+def test_one_call_alone_ends_the_answer(reading: Pair) -> None:
+    """The tokenizer is told that the answer is whole, and what it says behind it is for nobody."""
+    frontend, peers = reading
+    peers.script = utter(CALLS)
+    ask = {**ASK, "parallel_tool_calls": False}
+    expected = {"content": "Sure.", "reasoning_content": "", "reasoning": "", "tool_calls": [{"name": "add", "arguments": '{"a": 1}'}]}, "tool_calls"
+    _, _, whole = frontend.post(CHAT, ask)
+    assert plain(whole["choices"][0]) == together(frontend.stream(CHAT, ask)) == expected
+    assert whole["usage"]["completion_tokens"] == (CALLS.index("1}") + 2 + 2) // 3
+    assert peers.expect(Cancel).finished
+    frontend.wait_metric("frontend_live_sequences", 0)
+
+
+def test_the_reasoning_is_closed_when_its_budget_is_used_up(reading: Pair) -> None:
+    """It is sent again with what is here and the closing text, and what comes of the first way after that is not taken."""
+    frontend, peers = reading
+    seen: list[Generate] = []
+
+    def script(message: Message) -> Iterable[FromTokenizer]:
+        if not isinstance(message, Generate):
+            return
+        seen.append(message)
+        yield Started(message.keys[0], 5, True)
+        if not message.resumed:
+            yield from (TextDelta(message.keys[0], f"t{number} ", [number]) for number in range(20))
+        else:
+            yield TextDelta(message.keys[0], message.resumed[0].closing, [90, 91])
+            yield TextDelta(message.keys[0], "Yes.", [92])
+            yield Ended(key=message.keys[0], finish="stop", completion_tokens=9, tokens=1, ids=[2])
+
+    peers.script = script
+    ask = {"messages": MESSAGES, "thinking_budget": 5}
+    _, _, whole = frontend.post(CHAT, ask)
+    expected = {"content": "Yes.", "reasoning_content": "t0 t1 t2 t3 t4", "reasoning": "t0 t1 t2 t3 t4", "tool_calls": []}, "stop"
+    assert plain(whole["choices"][0]) == expected
+    assert together(frontend.stream(CHAT, ask)) == expected
+    assert whole["usage"]["completion_tokens_details"] == {"reasoning_tokens": 7}
+    assert [(given.resumed[0].closing, len(given.resumed[0].tokens) // 4) for given in seen[1::2]] == [("\n</think>\n\n", 5)] * 2
+    assert seen[0].keys != seen[1].keys
+
+
+def test_logprobs_and_ids_are_of_the_whole_text(reading: Pair) -> None:
+    frontend, peers = reading
+    peers.script = utter(THOUGHT + CALLS)
+    ask = {**ASK, "logprobs": True, "return_token_ids": True}
+    whole = frontend.post(CHAT, ask)[2]["choices"][0]
+    choices = [choice for event in frontend.stream(CHAT, ask)[:-1] for choice in event["choices"]]
+    entries = [entry for choice in choices for entry in (choice["logprobs"] or {}).get("content", [])]
+    assert "".join(entry["token"] for entry in entries) == THOUGHT + CALLS
+    assert entries == whole["logprobs"]["content"]
+    assert [id_ for choice in choices for id_ in choice.get("token_ids", [])] == whole["token_ids"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tool_choice": {"type": "function", "function": {"name": "add"}}}, "tool_choice"),
+        ({"tool_choice": "maybe"}, "tool_choice"),
+        ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name"),
+        ({"tools": [{"type": "function", "function": {"name": "a", "parameters": []}}]}, "tools[0].function.parameters"),
+        ({"tools": [{"type": "function", "function": {"name": "a", "parameters": {"type": "array"}}}]}, "tools[0].function.parameters"),
+        ({"tools": [{"type": "function", "function": {"name": "a", "strict": True}}]}, "tools[0].function.strict"),
+        ({"tools": [{"type": "function", "function": {"name": "a", "extra": 1}}]}, "tools[0].function.extra"),
+        ({"tools": [{"type": "function", "function": {"name": "a", "parameters": {"maximum": 10**30}}}]}, "tools"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0]"),
+        ({"tools": TOOLS + TOOLS}, "tools"),
+        ({"tools": [TOOLS[0]] * 129}, "tools"),
+        ({"tools": [{"type": "function", "function": {"name": "a", "description": "x" * 300_000}}]}, "tools"),
+        ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs"),
+        ({"chat_template_kwargs": {"bos_token": ""}}, "chat_template_kwargs"),
+        ({"chat_template_kwargs": {"a": "x" * 70_000}}, "chat_template_kwargs"),
+        ({"thinking_budget": 0}, "thinking_budget"),
+        ({"thinking_budget": 5, "logprobs": True}, "thinking_budget"),
+        ({"messages": [{"role": "assistant", "tool_calls": [{"id": "x", "type": "function", "function": {"name": "f", "arguments": {}}}]}]},
+         "messages[0].tool_calls[0].function"),
+        ({"messages": [{"role": "user", "content": "A", "tool_call_id": "x"}]}, "messages[0].tool_call_id"),
+    ],
+)  # fmt: skip
+def test_what_is_refused(reading: Pair, fields: dict[str, Any], param: str) -> None:
+    frontend, peers = reading
+    peers.script = silent
+    status, _, answer = frontend.post(CHAT, {**ASK, **fields})
+    assert (status, answer["error"]["param"]) == (400, param), answer
+
+
+def test_a_conversation_with_calls_travels(reading: Pair) -> None:
+    frontend, peers = reading
+    peers.script = utter("Yes.")
+    call = {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
+    said = {"role": "assistant", "content": None, "tool_calls": [{**call, "index": 0}], "reasoning": "Hm.", "refusal": None}
+    result = {"role": "tool", "tool_call_id": "call_1", "name": "add", "content": "2"}
+    while not peers.received.empty():
+        peers.received.get_nowait()
+    status, _, _ = frontend.post(CHAT, {**ASK, "messages": [*MESSAGES, said, result], "chat_template_kwargs": {"enable_thinking": False}})
+    assert status == 200
+    prompt = msgspec.msgpack.decode(msgspec.msgpack.encode(peers.expect(Generate).prompt))
+    assert prompt["messages"][1:] == [{"role": "assistant", "tool_calls": [call], "reasoning_content": "Hm."}, result]
+    assert prompt["variables"] == {"enable_thinking": False}
+
+
+def test_openais_client(reading: Pair, client: openai.OpenAI) -> None:
+    reading[1].script = utter(THOUGHT + CALLS)
+    made = client.chat.completions.create(model=MODEL, messages=MESSAGES, tools=TOOLS, tool_choice="auto")
+    calls: Any = made.choices[0].message.tool_calls
+    assert [(call.function.name, json.loads(call.function.arguments)) for call in calls] == [("add", {"a": 1}), ("now", {})]
+    assert made.usage is not None
+    assert made.usage.completion_tokens_details is not None
+    assert made.usage.completion_tokens_details.reasoning_tokens
+    assert made.choices[0].message.model_extra == {"reasoning_content": "Two.", "reasoning": "Two."}
+
+
+def test_openais_stream_helper(reading: Pair, client: openai.OpenAI) -> None:
+    reading[1].script = utter(THOUGHT + CALLS)
+    done: list[tuple[str, str]] = []
+    with client.chat.completions.stream(model=MODEL, messages=MESSAGES, tools=TOOLS) as stream:
+        for event in stream:
+            if event.type == "tool_calls.function.arguments.done":
+                done.append((event.name, event.arguments))
+        final = stream.get_final_completion()
+    assert done == [("add", '{"a": 1}'), ("now", "{}")]
+    assert final.choices[0].finish_reason == "tool_calls"
+    assert final.choices[0].message.content == "Sure."
