@@ -15,11 +15,18 @@ async def chat_completions(core: Core, http: web.Request) -> web.StreamResponse:
     """Without max_tokens an answer may run to the context limit."""
     request = bodies.decode(await read_body(core, http), ChatRequest, refusals.CHAT)
     core.check_model(request.model)
+    dialect = TOOLS.get(core.view.tool_parser)
+    shapes = ChatAnswer(request.logprobs, request.extras(), dialect.id_length if dialect else None)
+    return await answer(core, http, job_of(core, request), shapes)
+
+
+def job_of(core: Core, request: ChatRequest) -> Job:
+    """What is to be done for it. Raises ApiError 400."""
     told = tools.chosen(request.tools, request.tool_choice)
     tools.offered(request.tools)
     if request.thinking_budget is not None and request.logprobs:
         raise invalid("thinking_budget and logprobs cannot be had together.", "thinking_budget", "unsupported_parameter")
-    job = Job(
+    return Job(
         request=request,
         prompts=[conversation.chat_prompt(request.messages, request.add_generation_prompt, told, request.chat_template_kwargs)],
         sampling=request.sampling(core.view.sampling_defaults(), _logprobs(request)),
@@ -27,8 +34,6 @@ async def chat_completions(core: Core, http: web.Request) -> web.StreamResponse:
         constraints=request.constraints(),
         reading=tools.reading(core, tools.offered(told), request.parallel_tool_calls, request.thinking_budget),
     )
-    dialect = TOOLS.get(core.view.tool_parser)
-    return await answer(core, http, job, ChatAnswer(request.logprobs, request.extras(), dialect.id_length if dialect else None))
 
 
 def _logprobs(request: ChatRequest) -> int:

@@ -7,6 +7,11 @@ from messages.text import Problem
 INVALID_REQUEST = "invalid_request_error"
 _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error", 499: "cancelled_error", 503: "service_unavailable_error"}
 
+_ANTHROPIC_TYPES = {
+    401: "authentication_error", 403: "permission_error", 404: "not_found_error", 413: "request_too_large", 429: "rate_limit_error",
+    503: "overloaded_error",
+}  # fmt: skip
+
 
 class ErrorDetail(msgspec.Struct):
     message: str
@@ -17,6 +22,13 @@ class ErrorDetail(msgspec.Struct):
 
 class ErrorBody(msgspec.Struct):
     error: ErrorDetail
+
+
+class AnthropicErrorBody(msgspec.Struct):
+    """The shape of Anthropic's API, whose words for `type` differ."""
+
+    error: ErrorDetail
+    type: str = "error"
 
 
 def error_type(status: int) -> str:
@@ -48,6 +60,11 @@ class ApiError(Exception):
 
     def body(self) -> bytes:
         return msgspec.json.encode(ErrorBody(self.detail()))
+
+    def anthropic_body(self) -> bytes:
+        """In the shape of Anthropic's API."""
+        kind = _ANTHROPIC_TYPES.get(self.status) or (INVALID_REQUEST if self.status < 500 else "api_error")
+        return msgspec.json.encode(AnthropicErrorBody(ErrorDetail(self.message, kind, self.param, self.code)))
 
     def headers(self) -> dict[str, str]:
         if self.status == 401:

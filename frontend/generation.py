@@ -51,7 +51,7 @@ async def answer(core: Core, http: web.Request, job: Job, shapes: Answer) -> web
     job.request.check(job.stop.max_tokens)
     with running(core, http, shapes.id_prefix, job.request.stream, job.request.priority) as entry:
         for prompt in job.prompts:
-            entry.run.generate(_message(core, job, prompt, http[CALLER].tenant), job.reading)
+            entry.run.generate(message_of(core, job, prompt, http[CALLER].tenant), job.reading)
         if job.request.stream:
             choices = len(job.prompts) * job.request.n
             wording = Chunks(core.args.model_name, entry, shapes, choices, job.request.stream_options or StreamOptions())
@@ -59,7 +59,8 @@ async def answer(core: Core, http: web.Request, job: Job, shapes: Answer) -> web
         return await _whole(core, job, shapes, entry)
 
 
-def _message(core: Core, job: Job, prompt: Prompt, tenant: str) -> Generate:
+def message_of(core: Core, job: Job, prompt: Prompt, tenant: str) -> Generate:
+    """What a tokenizer is sent for one prompt of a job."""
     request = job.request
     return Generate(
         frontend=core.args.name,

@@ -19,6 +19,7 @@ log = logging.getLogger("frontend.access")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 REQUEST_ID: web.RequestKey[str] = web.RequestKey("request_id", str)
 MAX_ID_LENGTH = 128
+ANTHROPIC_PATHS = frozenset({"/v1/messages", "/v1/messages/count_tokens"})
 PROBES = frozenset({"/health", "/health/live", "/health/ready", "/health/startup", "/metrics"})
 """Asked every few seconds by machines: their log lines are at debug level."""
 _UNSAFE = re.compile(r"[^A-Za-z0-9._:/+=@-]")
@@ -29,8 +30,14 @@ def request_id(header: str | None) -> str:
     return _UNSAFE.sub("_", header[:MAX_ID_LENGTH]) if header else uuid.uuid4().hex
 
 
-def error_response(error: ApiError, headers: dict[str, str] | None = None) -> web.Response:
-    return web.Response(status=error.status, body=error.body(), content_type="application/json", headers={**(headers or {}), **error.headers()})
+def error_response(error: ApiError, headers: dict[str, str] | None = None, anthropic: bool = False) -> web.Response:
+    body = error.anthropic_body() if anthropic else error.body()
+    return web.Response(status=error.status, body=body, content_type="application/json", headers={**(headers or {}), **error.headers()})
+
+
+def _is_anthropic(request: web.Request) -> bool:
+    """Its errors have another shape."""
+    return request[RECORD].path in ANTHROPIC_PATHS
 
 
 def set_headers(request: web.BaseRequest, response: web.StreamResponse) -> None:
@@ -95,21 +102,21 @@ class Boundary:
             raise
         except ApiError as error:
             request[RECORD].error = error.code
-            return error_response(error)
+            return error_response(error, anthropic=_is_anthropic(request))
         except web.HTTPException as error:
             return self._http_error(request, error)
         except Exception:
             log.exception("handling %s failed", request[REQUEST_ID])
-            return error_response(ApiError(500, "internal_error", "The server made a mistake; its log has more."))
+            return error_response(ApiError(500, "internal_error", "The server made a mistake; its log has more."), anthropic=_is_anthropic(request))
 
     def _http_error(self, request: web.Request, error: web.HTTPException) -> web.Response:
         path = request[RECORD].path
         if isinstance(error, web.HTTPRequestEntityTooLarge):
-            return error_response(too_large(self._core.args.body_limit))
+            return error_response(too_large(self._core.args.body_limit), anthropic=_is_anthropic(request))
         if isinstance(error, web.HTTPMethodNotAllowed):
             allowed = ", ".join(sorted(error.allowed_methods))
             refusal = ApiError(405, "method_not_allowed", f"Method {request.method} is not allowed on {path}; use {allowed}.")
-            return error_response(refusal, {"Allow": allowed})
+            return error_response(refusal, {"Allow": allowed}, _is_anthropic(request))
         if error.status == 404:
             return error_response(ApiError(404, "not_found", f"There is nothing at {path or request.method}; /docs says what there is."))
         return error_response(ApiError(error.status, None, f"{error.reason}."))

@@ -7,7 +7,7 @@ import msgspec
 
 from frontend.access import OPEN_ROUTES
 from frontend.bodies import MAX_BIAS, MAX_PROMPTS
-from frontend.errors import ErrorBody
+from frontend.errors import AnthropicErrorBody, ErrorBody
 from frontend.operations import COMMON, EVENTS, JSON, OPERATIONS, Operation
 from frontend.version import VERSION
 from messages.request import MAX_TOOLS
@@ -99,7 +99,7 @@ _NEUTRAL = "Accepted only at values that change nothing."
 def document() -> Schema:
     """The whole description."""
     kinds = [kind for operation in OPERATIONS for kind in (operation.gives, operation.body, operation.events) if kind is not None]
-    _, components = msgspec.json.schema_components([*kinds, ErrorBody], ref_template=TEMPLATE)
+    _, components = msgspec.json.schema_components([*kinds, ErrorBody, AnthropicErrorBody], ref_template=TEMPLATE)
     schemas = dict(components)
     for operation in OPERATIONS:
         if operation.body is not None:
@@ -138,13 +138,16 @@ def _responses(operation: Operation) -> Iterator[tuple[str, Schema]]:
     content: Schema = {operation.media: {"schema": schema}}
     if operation.events is not None:
         text = f"Events of {operation.events.__name__}, each behind `data: `, then `data: [DONE]`."
+        if operation.anthropic:
+            text = f"`message_start` with a {operation.events.__name__}, blocks as `content_block_*`, `message_delta`, `message_stop`."
         content[EVENTS] = {"schema": {"type": "string", "description": text}}
     yield "200", {"description": "Done", "content": content}
     for status in operation.also:
         yield str(status), {"description": WORDS[status], "content": {operation.media: {"schema": schema}}}
     keyed = () if operation.path in OPEN_ROUTES else (401,)
     for status in sorted({*COMMON, *keyed, *operation.errors}):
-        yield str(status), {"description": WORDS[status], "content": {JSON: {"schema": _reference(ErrorBody)}}}
+        shape = AnthropicErrorBody if operation.anthropic else ErrorBody
+        yield str(status), {"description": WORDS[status], "content": {JSON: {"schema": _reference(shape)}}}
 
 
 def _reference(kind: object) -> Schema:
@@ -155,15 +158,17 @@ def _reference(kind: object) -> Schema:
 def _request(schema: Schema, operation: Operation) -> Schema:
     """null is the same as leaving a field out, fields with a neutral value are known, others are refused."""
     required = schema.get("required", [])
-    fields = {name: _field(name, value, name in required) for name, value in schema["properties"].items()}
+    known = {} if operation.anthropic else _BY_NAME
+    fields = {name: _field(name, value, name in required, known) for name, value in schema["properties"].items()}
     for name, neutral in operation.neutral.items():
         shown = {"type": "null"} if neutral.schema is None else {"anyOf": [neutral.schema, {"type": "null"}]}
         fields[name] = {**shown, "description": _NEUTRAL}
     return {**schema, "properties": fields, "additionalProperties": False}
 
 
-def _field(name: str, schema: Schema, required: bool) -> Schema:
-    shown = dict(_BY_NAME[name], **({"default": schema["default"]} if "default" in schema else {})) if name in _BY_NAME else dict(schema)
+def _field(name: str, schema: Schema, required: bool, known: dict[str, Schema]) -> Schema:
+    """`known`: what is said of fields whose type does not say it."""
+    shown = dict(known[name], **({"default": schema["default"]} if "default" in schema else {})) if name in known else dict(schema)
     choices = [{key: value for key, value in choice.items() if key != "maximum" or name not in _CUT} for choice in shown.pop("anyOf", [shown])]
     if not required and {"type": "null"} not in choices:
         choices.append({"type": "null"})

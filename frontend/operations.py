@@ -4,8 +4,10 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from frontend import refusals
+from frontend import anthropic_request, refusals
 from frontend.answers import ChatChoice, ChatChunkChoice, CompletionChoice, Usage
+from frontend.anthropic_answer import CountBody, MessageBody
+from frontend.anthropic_request import CountRequest, MessagesRequest
 from frontend.cards import Card
 from frontend.catalogue import ModelCard, ModelList
 from frontend.embeddings import EmbeddingBody
@@ -54,7 +56,7 @@ class Operation:
     """One method of one path. `body`: what it takes, and `neutral` which other fields at values that change nothing.
 
     `gives`: the Struct of a 200, or None for what is not JSON (`media`). `events`: what one event of its stream holds. `errors`: statuses besides
-    COMMON. `also`: other statuses with the shape of the answer.
+    COMMON. `also`: other statuses with the shape of the answer. `anthropic`: errors and events have the shapes of Anthropic's API.
     """
 
     method: str
@@ -69,6 +71,7 @@ class Operation:
     errors: tuple[int, ...] = ()
     also: tuple[int, ...] = ()
     query: dict[str, dict[str, object]] = field(default_factory=dict)
+    anthropic: bool = False
 
 
 def _get(path: str, tag: str, summary: str, **more: object) -> Operation:
@@ -89,6 +92,14 @@ OPERATIONS = (
     _post(
         "/v1/completions", "Generation", "Continue one prompt or several, or score them", CompletionRequest, WholeBody[CompletionChoice],
         neutral=refusals.COMPLETION, events=Chunk, errors=ALL,
+    ),
+    _post(
+        "/v1/messages", "Generation", "Answer a conversation, in the shapes of Anthropic's Messages API", MessagesRequest, MessageBody,
+        neutral=anthropic_request.NEUTRAL, events=MessageBody, errors=ALL, anthropic=True,
+    ),
+    _post(
+        "/v1/messages/count_tokens", "Tokens", "How many tokens a conversation is, in the shapes of Anthropic's Messages API", CountRequest,
+        CountBody, neutral=anthropic_request.NEUTRAL, errors=(*BODY, *READY), anthropic=True,
     ),
     _post(
         "/v1/embeddings", "Generation", "The pooled last hidden states of texts", EmbeddingRequest, EmbeddingBody,

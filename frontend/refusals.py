@@ -14,7 +14,7 @@ Schema = dict[str, Any]
 
 @dataclass(frozen=True)
 class Neutral:
-    """Which JSON values of a field change nothing, as a test and (None: there are none) as a JSON Schema."""
+    """Which JSON values of a field change nothing, as a test and (None: there are none, or none worth describing) as a JSON Schema."""
 
     check: Callable[[Any], bool]
     schema: Schema | None = None

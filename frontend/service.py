@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import HttpVersion11, web
 
-from frontend import catalogue, health, reference
+from frontend import anthropic, catalogue, health, reference
 from frontend.chat import chat_completions
 from frontend.completions import completions
 from frontend.core import Core, check_head
@@ -48,6 +48,8 @@ def make_app(core: Core) -> web.Application:
     routes.add_post("/detokenize", _when_started(core, detokenize), expect_handler=expect)
     routes.add_post("/v1/chat/completions", _when_started(core, chat_completions), expect_handler=expect)
     routes.add_post("/v1/completions", _when_started(core, completions), expect_handler=expect)
+    routes.add_post("/v1/messages", _when_started(core, anthropic.messages), expect_handler=expect)
+    routes.add_post("/v1/messages/count_tokens", _when_started(core, anthropic.count_tokens), expect_handler=expect)
     routes.add_post("/v1/embeddings", _when_started(core, embeddings), expect_handler=expect)
     return app
 

@@ -189,7 +189,7 @@ def test_what_the_server_said_may_come_back(ready: Pair) -> None:
     assert frontend.post("/tokenize", again)[0] == 200
     for path in (CHAT_PATH, "/tokenize"):
         status, _, answer = frontend.post(path, {"messages": [{**said, "tool_calls": [{"id": "x"}]}]})
-        assert (status, answer["error"]["param"]) == (400, "messages[0].tool_calls")
+        assert (status, answer["error"]["param"]) == (400, "messages[0].tool_calls[0]")
 
 
 @pytest.mark.parametrize("path", [CHAT_PATH, "/v1/completions"])

@@ -30,7 +30,7 @@ def test_every_route_is_described_and_nothing_else() -> None:
     assert len(set(names)) == len(names)
 
 
-LEAST: dict[str, Any] = {"prompt": "A", "messages": [{"role": "user", "content": "A"}], "input": "A", "tokens": [1]}
+LEAST: dict[str, Any] = {"prompt": "A", "messages": [{"role": "user", "content": "A"}], "input": "A", "tokens": [1], "max_tokens": 5}
 
 
 def references(value: Any) -> set[str]:

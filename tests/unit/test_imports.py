@@ -95,6 +95,8 @@ ROUTES = [
     "POST /v1/chat/completions",
     "POST /v1/completions",
     "POST /v1/embeddings",
+    "POST /v1/messages",
+    "POST /v1/messages/count_tokens",
 ]
 
 

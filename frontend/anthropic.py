@@ -1,0 +1,68 @@
+"""POST /v1/messages and /v1/messages/count_tokens: Anthropic's Messages API, as another shape of chat requests."""
+
+from typing import TypeVar
+
+from aiohttp import web
+
+from frontend import bodies, conversation, tools
+from frontend.access import CALLER
+from frontend.anthropic_answer import CountBody, MessageBody, ending_in, reason, said_in, usage, whole
+from frontend.anthropic_request import NEUTRAL, CountRequest, MessagesRequest, to_chat
+from frontend.anthropic_stream import MessageStream
+from frontend.chat import job_of
+from frontend.core import Core, read_body
+from frontend.generation import message_of
+from frontend.json_response import json_response
+from frontend.register import Entry
+from frontend.running import running
+from frontend.sse import EventStream
+from frontend.tokens import ask
+from messages.request import Tokenize
+from messages.text import Tokenized
+
+ID_PREFIX = "msg_"
+R = TypeVar("R", bound=CountRequest)
+
+
+async def messages(core: Core, http: web.Request) -> web.StreamResponse:
+    request = await _request(core, http, MessagesRequest)
+    job = job_of(core, to_chat(request))
+    job.request.check(job.stop.max_tokens)
+    with running(core, http, ID_PREFIX, request.stream, job.request.priority) as entry:
+        entry.run.generate(message_of(core, job, job.prompts[0], http[CALLER].tenant), job.reading)
+        if request.stream:
+            return await EventStream(http, entry.run, MessageStream(core.args.model_name, entry)).send()
+        return await _whole(core, entry)
+
+
+async def count_tokens(core: Core, http: web.Request) -> web.Response:
+    """Of the prompt that the same request to /v1/messages would have."""
+    chat = to_chat(await _request(core, http, CountRequest))
+    told = tools.chosen(chat.tools, chat.tool_choice)
+    tools.offered(chat.tools)
+    prompt = conversation.chat_prompt(chat.messages, True, told, chat.chat_template_kwargs)
+    found = await ask(core, Tokenize(frontend=core.args.name, key=core.dispatcher.new_keys(1)[0], prompt=prompt))
+    if not isinstance(found, Tokenized):
+        raise TypeError(f"{type(found).__name__} for a Tokenize")
+    return json_response(CountBody(len(found.ids)))
+
+
+async def _request(core: Core, http: web.Request, kind: type[R]) -> R:
+    request = bodies.decode(await read_body(core, http), kind, NEUTRAL)
+    core.check_model(request.model)
+    return request
+
+
+async def _whole(core: Core, entry: Entry) -> web.Response:
+    came = [one for _, one in await entry.run.everything()]
+    endings = [ending for one in came if (ending := ending_in(one)) is not None]
+    why, found = reason(entry.run, *endings[-1])
+    body = MessageBody(
+        id=entry.id,
+        model=core.args.model_name,
+        content=whole(event for one in came for event in said_in(one)),
+        stop_reason=why,
+        stop_sequence=found,
+        usage=usage(entry.run, entry.run.completion_tokens),
+    )
+    return json_response(body)
