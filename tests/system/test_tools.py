@@ -1,0 +1,94 @@
+"""Tool calls and reasoning through a whole cluster, whose model has the markers as special tokens."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import anthropic
+import openai
+import pytest
+
+from tests.support.cluster import ROOT, Cluster, running_cluster
+from tests.support.tool_model import ANSWER, make
+
+AGENT = ROOT / "examples" / "calculator_agent.py"
+PARAMETERS = {"type": "object", "properties": {"expression": {"type": "string"}}, "required": ["expression"]}
+TOOLS: Any = [{"type": "function", "function": {"name": "calculator", "parameters": PARAMETERS}}]
+MESSAGES: Any = [{"role": "user", "content": "What is 6 * 7?"}]
+ASK: Any = {"model": "calls", "messages": MESSAGES, "tools": TOOLS, "temperature": 0}
+ARGUMENTS = '{"expression": "6 * 7"}'
+
+
+@pytest.fixture(scope="module")
+def calling(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    folder = tmp_path_factory.mktemp("models") / "calls"
+    with running_cluster(make(folder), "--frontends", "2", "--tokenizers", "2") as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def client(calling: Cluster) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{calling.url}/v1", api_key="none", max_retries=0, timeout=60) as made:
+        yield made
+
+
+def test_the_parsers_are_shown(calling: Cluster, client: openai.OpenAI) -> None:
+    assert client.models.list().data[0].model_extra is not None
+    assert {"tool_parser": "hermes", "reasoning_parser": "think"}.items() <= client.models.list().data[0].model_extra.items()
+    assert "the parsers hermes for tool calls and think for reasoning" in calling.log()
+
+
+@pytest.mark.parametrize("thinking", [False, True])
+def test_a_call(client: openai.OpenAI, thinking: bool) -> None:
+    """With thinking the template opens the reasoning, and the answer begins within."""
+    ask = {**ASK, "extra_body": {"chat_template_kwargs": {"enable_thinking": thinking}}}
+    whole = client.chat.completions.create(**ask)
+    with client.chat.completions.stream(**ask) as stream:
+        streamed = stream.get_final_completion()
+    for made in (whole, streamed):
+        message: Any = made.choices[0].message
+        assert [(call.function.name, call.function.arguments) for call in message.tool_calls] == [("calculator", ARGUMENTS)]
+        assert (made.choices[0].finish_reason, message.content or None) == ("tool_calls", None)
+    assert whole.choices[0].message.model_extra == {"reasoning_content": "Let me think about it.", "reasoning": "Let me think about it."}
+    assert whole.usage is not None
+    assert whole.usage.completion_tokens_details is not None
+    assert whole.usage.completion_tokens_details.reasoning_tokens == 5 + (not thinking)
+
+
+def test_the_reasoning_has_a_budget(client: openai.OpenAI) -> None:
+    """It is closed behind the token that uses the budget up; the model goes on behind the closing text."""
+    ask = {**ASK, "extra_body": {"thinking_budget": 3}}
+    for stream in (False, True):
+        if stream:
+            with client.chat.completions.stream(**ask) as events:
+                made: Any = events.get_final_completion()
+        else:
+            made = client.chat.completions.create(**ask)
+        assert made.choices[0].message.tool_calls[0].function.arguments == ARGUMENTS
+        assert made.choices[0].finish_reason == "tool_calls"
+        if not stream:
+            assert made.choices[0].message.model_extra["reasoning_content"] == "Let me"
+
+
+def test_anthropics_client(calling: Cluster) -> None:
+    with anthropic.Anthropic(base_url=calling.url, api_key="none", max_retries=0, timeout=60) as made:
+        tools: Any = [{"name": "calculator", "input_schema": PARAMETERS}]
+        ask: Any = {"model": "calls", "messages": MESSAGES, "tools": tools, "max_tokens": 100, "extra_body": {"temperature": 0}}
+        first = made.messages.create(**ask)
+        assert [block.type for block in first.content] == ["thinking", "tool_use"]
+        use: Any = first.content[1]
+        assert (use.input, first.stop_reason) == ({"expression": "6 * 7"}, "tool_use")
+        counted = made.messages.count_tokens(model="calls", messages=MESSAGES, tools=tools).input_tokens
+        assert counted == first.usage.input_tokens + (first.usage.cache_read_input_tokens or 0)
+        result: Any = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": use.id, "content": "42"}]}
+        ask["messages"] = [*MESSAGES, {"role": "assistant", "content": first.content}, result]
+        with made.messages.stream(**ask) as stream:
+            assert "".join(stream.text_stream) == "".join(ANSWER)
+
+
+def test_the_example(calling: Cluster) -> None:
+    command = [sys.executable, str(AGENT), "--url", calling.url, "What is 6 * 7?"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"calculator({ARGUMENTS}) = 42\n{''.join(ANSWER)}\n"
