@@ -129,7 +129,7 @@ class CoderParser(ToolParser):
         out.append(Markup(name + ">"))
         self._make(f"{self._comma}{json.dumps(name, ensure_ascii=False)}: ", out)
         self._comma = ", "
-        self._parameter, self._step = Parameter(PARAMETER_END, _is_text(self._tool, name)), self._in_parameter
+        self._parameter, self._step = Parameter(PARAMETER_END, is_text(self._tool, name)), self._in_parameter
         return stop
 
     def _in_parameter(self, text: str, at: int, out: list[Event]) -> int:
@@ -145,7 +145,7 @@ class CoderParser(ToolParser):
         return stop
 
 
-def _is_text(schema: Mapping[str, Any], name: str) -> bool:
+def is_text(schema: Mapping[str, Any], name: str) -> bool:
     """Whether a parameter of this name is a text, by the type that the schema of all of them gives it."""
     properties = schema.get("properties")
     described = properties.get(name) if isinstance(properties, Mapping) else None

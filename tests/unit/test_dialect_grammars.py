@@ -1,0 +1,79 @@
+"""Grammars that force calls: what they allow is what the parser of the dialect reads as calls of the tools."""
+
+from typing import Any
+
+import pytest
+
+from dialects.constraint import Wanted, grammar_of
+from dialects.registry import REASONING, TOOLS
+
+OFFERED: dict[str, dict[str, Any]] = {
+    "add": {"type": "object", "properties": {"a": {"type": "integer"}, "s": {"type": "string"}}, "required": ["a"], "additionalProperties": False},
+    "now": {},
+}
+SPECIAL = ("<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]", "<think>", "</think>")
+IDS = {text: 256 + number for number, text in enumerate(SPECIAL)}
+END = 256 + len(SPECIAL)
+ALLOWED = {
+    "hermes": '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>\n<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>',
+    "llama3_json": '{"name": "add", "parameters": {"a": 1, "s": "x"}}; {"name": "now", "parameters": {}}',
+    "mistral": '[TOOL_CALLS][{"name": "add", "arguments": {"a": 1}}, {"name": "now", "arguments": {}}]',
+    "qwen3_coder": (
+        "<tool_call>\n<function=add>\n<parameter=a>\n1\n</parameter>\n<parameter=s>\n<b>\n\n</parameter>\n</function>\n</tool_call>\n"
+        "<tool_call>\n<function=now>\n</function>\n</tool_call>"
+    ),
+}
+NEWER = '[TOOL_CALLS]add[ARGS]{"a": 1}[TOOL_CALLS]now[ARGS]{}'
+
+
+def ids_of(text: str, ids: dict[str, int]) -> list[int]:
+    found: list[int] = []
+    while text:
+        special = next((marker for marker in ids if text.startswith(marker)), None)
+        found += [ids[special]] if special else text[0].encode()
+        text = text[len(special) if special else 1 :]
+    return found
+
+
+def follows(grammar: str, tokens: list[int]) -> bool:
+    """Whether an answer of these tokens is one that the grammar allows, whole."""
+    llguidance = pytest.importorskip("llguidance")
+
+    class Bytes:
+        """A token for each byte, and the markers."""
+
+        tokens = [*(bytes([number]) for number in range(256)), *(b"\xff" + text.encode() for text in (*SPECIAL, "<end>"))]  # noqa: RUF012
+        special_token_ids = [*IDS.values(), END]  # noqa: RUF012
+        eos_token_id, bos_token_id = END, None
+
+        def __call__(self, text: str) -> list[int]:
+            return list(text.encode())
+
+    matcher = llguidance.LLMatcher(llguidance.LLTokenizer(llguidance.TokenizerWrapper(Bytes())), grammar)
+    assert not matcher.get_error()
+    return bool(matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting())
+
+
+@pytest.mark.parametrize("special", [True, False])
+@pytest.mark.parametrize("dialect", TOOLS)
+def test_calls_and_nothing_else_are_allowed(dialect: str, special: bool) -> None:
+    ids = IDS if special else {}
+    text = NEWER if special and dialect == "mistral" else ALLOWED[dialect]
+    grammar = grammar_of(dialect, Wanted(OFFERED, True, ids))
+    assert follows(grammar, ids_of(text, ids))
+    for wrong in ("Sure. " + text, "", text.replace('"a": 1', '"a": "1"').replace("\n1\n", "\none\n"), text.replace("add", "sub")):
+        assert not follows(grammar, ids_of(wrong, ids))
+    single = grammar_of(dialect, Wanted(OFFERED, False, ids))
+    assert not follows(single, ids_of(text, ids))
+    parser = TOOLS[dialect].make(OFFERED)
+    events = parser.push(text) + parser.finish()
+    assert [event.name for event in events if hasattr(event, "name")] == ["add", "now"]
+
+
+@pytest.mark.parametrize("special", [True, False])
+@pytest.mark.parametrize(("text", "inside"), [("", False), ("<think>\nHm.\n</think>\n\n", False), ("Hm.</think>", True)])
+def test_reasoning_may_come_first(text: str, inside: bool, special: bool) -> None:
+    ids = IDS if special else {}
+    grammar = grammar_of("hermes", Wanted(OFFERED, True, ids), REASONING["think"], inside)
+    assert follows(grammar, ids_of(text + ALLOWED["hermes"], ids))
+    assert not follows(grammar, ids_of("Hm." + ALLOWED["hermes"], ids))
