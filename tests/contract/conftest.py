@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.frontend_peers import Frontend, Peers, running, say
+from tests.support.utterances import with_parsers
+from tests.support.waiting import wait_until
 
 Pair = tuple[Frontend, Peers]
 
@@ -26,3 +28,12 @@ def ready(shared: Pair) -> Pair:
     while not peers.received.empty():
         peers.received.get_nowait()
     return shared
+
+
+@pytest.fixture(scope="module")
+def reading() -> Iterator[Pair]:
+    """A frontend whose model has tool calls as Hermes and reasoning in `<think>`."""
+    with tempfile.TemporaryDirectory(prefix="pw-") as folder, running(Path(folder)) as (frontend, peers):
+        peers.state = with_parsers()
+        wait_until(lambda: b'"tool_parser":"hermes"' in frontend.get("/v1/models")[2])
+        yield frontend, peers

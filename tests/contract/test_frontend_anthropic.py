@@ -10,10 +10,10 @@ import pytest
 
 from messages.request import Cancel, Generate
 from messages.text import Ended, Problem
-from tests.contract.test_frontend_tools import CALLS, THOUGHT, Pair, reading, utter
-from tests.support.frontend_peers import MODEL, events, say, silent
+from tests.support.frontend_peers import MODEL, Frontend, Peers, events, say, silent
+from tests.support.utterances import CALLS, THOUGHT, utter
 
-__all__ = ["reading"]
+Pair = tuple[Frontend, Peers]
 MESSAGES = "/v1/messages"
 TOOLS: list[Any] = [
     {"name": "add", "description": "Adds.", "input_schema": {"type": "object", "properties": {"a": {"type": "integer"}}}},

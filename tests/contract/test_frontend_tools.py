@@ -1,19 +1,17 @@
 """Tool calls and reasoning of chat answers over HTTP, with a tokenizer that says what the test wants."""
 
 import json
-import tempfile
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import openai
 import pytest
 
-from messages.cluster import ClusterState
 from messages.request import Cancel, Generate
-from messages.text import Ended, FromTokenizer, Started, TextDelta, TokenLogprob
-from tests.support.frontend_peers import MODEL, Frontend, Message, Peers, Script, cluster_state, running, silent
+from messages.text import Ended, FromTokenizer, Started, TextDelta
+from tests.support.frontend_peers import MODEL, Frontend, Message, Peers, silent
+from tests.support.utterances import CALLS, THOUGHT, utter
 
 Pair = tuple[Frontend, Peers]
 CHAT = "/v1/chat/completions"
@@ -24,43 +22,6 @@ TOOLS: list[Any] = [
 ]
 MESSAGES: list[Any] = [{"role": "user", "content": "A"}]
 ASK: dict[str, Any] = {"messages": MESSAGES, "tools": TOOLS}
-THOUGHT = "<think>\nTwo.\n</think>\n\n"
-CALLS = 'Sure.\n<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>\n<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
-
-
-def with_parsers(tools: str = "hermes", reasoning: str = "think") -> ClusterState:
-    state = cluster_state()
-    first = msgspec.structs.replace(state.processes[0], facts={"tool_parser": tools, "reasoning_parser": reasoning})
-    return msgspec.structs.replace(state, processes=[first, *state.processes[1:]])
-
-
-def utter(text: str, opened: bool = False, size: int = 3, finish: str = "stop") -> Script:
-    """Every choice says `text`, `size` characters a token, and stops."""
-
-    def script(message: Message) -> Iterator[FromTokenizer]:
-        if isinstance(message, Generate):
-            parts = [text[at : at + size] for at in range(0, len(text), size)]
-            yield Started(message.keys[0], 5, opened)
-            for part in parts:
-                yield from (TextDelta(key, part, [7], _logprobs(message, part)) for key in message.keys)
-            yield from (Ended(key=key, finish=finish, completion_tokens=len(parts) + 1, tokens=1, ids=[2]) for key in message.keys)
-
-    return script
-
-
-def _logprobs(message: Generate, part: str) -> list[TokenLogprob]:
-    return [TokenLogprob(7, part.encode(), -0.5, [])] if message.sampling.logprobs >= 0 else []
-
-
-@pytest.fixture(scope="module")
-def reading() -> Iterator[Pair]:
-    with tempfile.TemporaryDirectory(prefix="pw-") as folder, running(Path(folder)) as pair:
-        pair[1].state = with_parsers()
-        while pair[0].post("/tokenize", {"prompt": "A"})[0] != 200 or '"tool_parser":"hermes"' not in pair[0].get("/v1/models")[2].decode():
-            pass
-        yield pair
-
-
 @pytest.fixture
 def client(reading: Pair) -> Iterator[openai.OpenAI]:
     with openai.OpenAI(base_url=f"{reading[0].url}/v1", api_key="none", max_retries=0, timeout=10) as made:
