@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from dialects.events import CallEnd, Event
+from dialects.events import CallEnd, Content, Event
 from dialects.registry import ReasoningDialect, ToolDialect, Tools, make_reader
 from messages.text import FINISH_STOP, Ended, TextDelta
 
@@ -45,6 +45,11 @@ class Said(NamedTuple):
     events: list[Event]
     message: TextDelta | Ended | None = None
     finish: str | None = None
+
+    @property
+    def text(self) -> str:
+        """Of the answer itself."""
+        return "".join([event.text for event in self.events if isinstance(event, Content)])
 
 
 class Listener:

@@ -5,7 +5,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TextIO
 
 from launcher.client import Client, ServerError, find_server, sampling_fields
 from launcher.errors import LauncherError
@@ -16,6 +16,7 @@ HELP = """/reset         forget the conversation
 /help          this list
 /exit          leave (also Ctrl-D); Ctrl-C stops an answer"""
 
+PALE, PLAIN = "\x1b[2m", "\x1b[0m"
 Message = dict[str, str]
 
 
@@ -32,8 +33,8 @@ class Conversation:
     def reset(self) -> None:
         self.messages.clear()
 
-    def ask(self, text: str, write: Callable[[str], None]) -> str:
-        """Send `text`, pass the answer on piece by piece, and return its finish reason ('stopped' after Ctrl-C).
+    def ask(self, text: str, write: Callable[[str], None], think: Callable[[str], None] | None = None) -> str:
+        """Send `text`, pass the answer on piece by piece, its reasoning to `think`, and return its finish reason ('stopped' after Ctrl-C).
 
         A failed question leaves the conversation as it was; an answer stopped half way stays in it.
         """
@@ -44,6 +45,8 @@ class Conversation:
         try:
             with contextlib.closing(self._client.stream("/v1/chat/completions", body)) as events:
                 for choice in (choice for event in events for choice in event.get("choices", [])):
+                    if think is not None and (thought := choice["delta"].get("reasoning_content")):
+                        think(thought)
                     piece = choice["delta"].get("content") or ""
                     answer += piece
                     finish = choice.get("finish_reason") or finish
@@ -52,6 +55,30 @@ class Conversation:
             finish = "stopped"
         self.messages += [question, {"role": "assistant", "content": answer}]
         return finish
+
+
+class Voice:
+    """An answer on its way to `out`, its reasoning paler than the rest."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+        self._thinks = False
+
+    def think(self, piece: str) -> None:
+        self._write(piece if self._thinks else PALE + piece)
+        self._thinks = True
+
+    def say(self, piece: str) -> None:
+        if piece:
+            self._write(f"{PLAIN}\n\n{piece}" if self._thinks else piece)
+            self._thinks = False
+
+    def end(self) -> None:
+        self._write(f"{PLAIN}\n" if self._thinks else "\n")
+
+    def _write(self, text: str) -> None:
+        self._out.write(text)
+        self._out.flush()
 
 
 def run(args: argparse.Namespace) -> int:
@@ -77,19 +104,15 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _turn(talk: Conversation, text: str, say: Callable[[str], None]) -> None:
-    def write(piece: str) -> None:
-        sys.stdout.write(piece)
-        sys.stdout.flush()
-
+    voice = Voice(sys.stdout)
     try:
-        finish = talk.ask(text, write)
+        finish = talk.ask(text, voice.say, voice.think if sys.stdout.isatty() else None)
     except LauncherError as error:
-        sys.stdout.write("\n")
+        voice.end()
         hint = " (/reset starts afresh)" if isinstance(error, ServerError) and error.kind == "context_length_exceeded" else ""
         say(f"error: {error}{hint}")
         return
-    sys.stdout.write("\n")
-    sys.stdout.flush()
+    voice.end()
     notes = {"length": "the answer ran into the length limit", "stopped": "stopped"}
     if finish in notes:
         say(f"[{notes[finish]}]")

@@ -186,9 +186,11 @@ async def _follow(lines: aiohttp.StreamReader, outcome: Outcome, keep: Keeper) -
 
 def _note(event: Json, outcome: Outcome, keep: Keeper) -> None:
     for choice in event.get("choices", ()):
-        text = choice["delta"].get("content") if "delta" in choice else choice.get("text")
+        delta = choice.get("delta", {})
+        text = delta.get("content") if "delta" in choice else choice.get("text")
         if text:
             keep(text)
+        if text or delta.get("reasoning_content") or delta.get("tool_calls"):
             _note_time(outcome)
         elif choice.get("finish_reason") and outcome.first is None:
             _note_time(outcome)

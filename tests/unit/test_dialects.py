@@ -35,7 +35,7 @@ def merged(events: list[Event]) -> list[Event]:
     for event in events:
         at = len(found) - 1
         if isinstance(event, Markup) and at > 0 and isinstance(found[at], Arguments) and isinstance(found[at - 1], Markup):
-            at -= not found[at].verbatim  # type: ignore[union-attr]
+            at -= not found[at].verbatim
         last = found[at] if found else None
         if isinstance(event, Arguments) and isinstance(last, Arguments) and last.index == event.index:
             found[at] = Arguments(event.index, last.text + event.text, event.verbatim)

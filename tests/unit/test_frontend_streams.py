@@ -11,6 +11,7 @@ from frontend.cluster import ClusterView
 from frontend.dispatcher import Dispatcher
 from frontend.errors import ApiError
 from frontend.metrics import Metrics
+from frontend.reading import Said
 from frontend.streams import ContractError, Event, Run
 from frontend.tracing import Tracing
 from messages.cluster import READY, ClusterState, ProcessState
@@ -67,7 +68,7 @@ class Bench:
         return self.metrics.registry.get_sample_value(f"pagewire_{name}", {"model_name": "m", **labels}) or 0.0
 
 
-def text_of(event: str | TextDelta | Ended) -> str:
+def text_of(event: str | TextDelta | Ended | Said) -> str:
     return event if isinstance(event, str) else event.text
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from launcher.chat import Conversation
+from launcher.chat import PALE, PLAIN, Conversation, Voice
 from launcher.cli import main
 from launcher.client import Client
 
@@ -173,3 +173,18 @@ def test_ctrl_c_stops_one_answer_only(server: Server) -> None:
     assert talk.messages[-1] == {"role": "assistant", "content": "part"}
     assert talk.ask("on", lambda piece: None) == "stop"
     assert len(talk.messages) == 4
+
+
+def test_reasoning_is_shown_paler_and_not_kept(server: Server) -> None:
+    thoughts = [{"choices": [{"index": 0, "delta": {"reasoning_content": text}, "finish_reason": None}]} for text in ("Hm", ".")]
+    server.events = [*thoughts, {"choices": [{"index": 0, "delta": {"content": "Yes"}, "finish_reason": "stop"}]}]
+    out = io.StringIO()
+    voice = Voice(out)
+    talk = Conversation(Client(server.url), "played", None, {})
+    assert talk.ask("go", voice.say, voice.think) == "stop"
+    voice.end()
+    assert out.getvalue() == f"{PALE}Hm.{PLAIN}\n\nYes\n"
+    assert talk.messages[-1] == {"role": "assistant", "content": "Yes"}
+    voice.think("cut")
+    voice.end()
+    assert out.getvalue().endswith(f"{PALE}cut{PLAIN}\n")
