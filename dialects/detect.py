@@ -1,5 +1,7 @@
 """Which dialects a chat template teaches, told by the markers in it."""
 
+import re
+
 from dialects.names import NONE
 from dialects.registry import REASONING
 
@@ -18,3 +20,12 @@ def tool_dialect(template: str) -> str:
 def reasoning_dialect(template: str) -> str:
     """A name in `REASONING`, or NONE."""
     return next((name for name, dialect in REASONING.items() if dialect.closing in template), NONE)
+
+
+_SWITCH = re.compile(r"\benable_thinking\b|\bthinking(?= is | %}| -%})")
+
+
+def thinking_switch(template: str) -> str:
+    """The variable by which it turns reasoning on and off, or nothing."""
+    found = _SWITCH.search(template)
+    return found[0] if found else ""

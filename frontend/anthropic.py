@@ -15,6 +15,7 @@ from frontend.generation import message_of
 from frontend.json_response import json_response
 from frontend.register import Entry
 from frontend.running import running
+from frontend.schema import ChatRequest
 from frontend.sse import EventStream
 from frontend.tokens import ask
 from messages.request import Tokenize
@@ -26,7 +27,7 @@ R = TypeVar("R", bound=CountRequest)
 
 async def messages(core: Core, http: web.Request) -> web.StreamResponse:
     request = await _request(core, http, MessagesRequest)
-    job = job_of(core, to_chat(request))
+    job = job_of(core, _chat(core, request))
     job.request.check(job.stop.max_tokens)
     with running(core, http, ID_PREFIX, request.stream, job.request.priority) as entry:
         entry.run.generate(message_of(core, job, job.prompts[0], http[CALLER].tenant), job.reading)
@@ -37,7 +38,7 @@ async def messages(core: Core, http: web.Request) -> web.StreamResponse:
 
 async def count_tokens(core: Core, http: web.Request) -> web.Response:
     """Of the prompt that the same request to /v1/messages would have."""
-    chat = to_chat(await _request(core, http, CountRequest))
+    chat = _chat(core, await _request(core, http, CountRequest))
     told = tools.chosen(chat.tools, chat.tool_choice)
     tools.offered(chat.tools)
     prompt = conversation.chat_prompt(chat.messages, True, told, chat.chat_template_kwargs)
@@ -51,6 +52,10 @@ async def _request(core: Core, http: web.Request, kind: type[R]) -> R:
     request = bodies.decode(await read_body(core, http), kind, NEUTRAL)
     core.check_model(request.model)
     return request
+
+
+def _chat(core: Core, request: CountRequest) -> ChatRequest:
+    return to_chat(request, lambda on: tools.switched(core, on, "thinking"))
 
 
 async def _whole(core: Core, entry: Entry) -> web.Response:

@@ -1,7 +1,7 @@
 """Requests of Anthropic's Messages API, and how they become chat requests of ours."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any
 
 import msgspec
@@ -14,8 +14,6 @@ from messages.request import MAX_TOOLS
 from messages.sampling import Temperature
 
 MAX_STOP_SEQUENCES = 16
-THINKING = "enable_thinking"
-"""The variable by which chat templates turn reasoning on and off."""
 
 
 def _with(**fields: tuple[Any, ...] | type) -> Neutral:
@@ -76,8 +74,8 @@ class MessagesRequest(CountRequest, kw_only=True):
     top_k: TopK | None = None
 
 
-def to_chat(request: CountRequest) -> ChatRequest:
-    """The same as a chat request. Raises ApiError 400 that names the field."""
+def to_chat(request: CountRequest, switch: Callable[[bool], dict[str, Any]]) -> ChatRequest:
+    """The same as a chat request. `switch`: the template's variables for thinking or not. Raises ApiError 400 that names the field."""
     choice, parallel = _choice(request.tool_choice)
     budget, thinks = _thinking(request.thinking)
     system = _text(request.system, "system")
@@ -89,7 +87,7 @@ def to_chat(request: CountRequest) -> ChatRequest:
         tool_choice=choice,
         parallel_tool_calls=parallel,
         thinking_budget=budget,
-        chat_template_kwargs={} if thinks is None else {THINKING: thinks},
+        chat_template_kwargs={} if thinks is None else switch(thinks),
     )
     if isinstance(request, MessagesRequest):
         chat.max_tokens, chat.stream, chat.stop = request.max_tokens, request.stream, request.stop_sequences

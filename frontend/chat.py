@@ -26,9 +26,11 @@ def job_of(core: Core, request: ChatRequest) -> Job:
     tools.offered(request.tools)
     if request.thinking_budget is not None and request.logprobs:
         raise invalid("thinking_budget and logprobs cannot be had together.", "thinking_budget", "unsupported_parameter")
+    variables = {} if request.reasoning_effort is None else tools.switched(core, False, "reasoning_effort")
+    variables |= request.chat_template_kwargs
     return Job(
         request=request,
-        prompts=[conversation.chat_prompt(request.messages, request.add_generation_prompt, told, request.chat_template_kwargs)],
+        prompts=[conversation.chat_prompt(request.messages, request.add_generation_prompt, told, variables)],
         sampling=request.sampling(core.view.sampling_defaults(), _logprobs(request)),
         stop=request.stop_rules(_max_tokens(request)),
         constraints=request.constraints(),

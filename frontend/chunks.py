@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from dialects.events import Content
+from dialects.events import Content, Reasoning
 from frontend.answers import Answer, Piece, merged, piece_of, usage, usage_so_far
 from frontend.errors import ApiError
 from frontend.reading import Said
@@ -14,6 +14,7 @@ from frontend.streams import Event
 
 _DONE = b"data: [DONE]\n\n"
 _MARK = "\ue000"
+Kind = type[Content] | type[Reasoning]
 
 
 class Chunks:
@@ -28,20 +29,19 @@ class Chunks:
         self._head = b"data: " + msgspec.json.encode(head)[:-1] + b',"choices":['
         self._tail = b'],"usage":null}\n\n' if options.include_usage else b"]}\n\n"
         self._encode = msgspec.json.Encoder().encode
-        self._around = [] if options.continuous_usage_stats else [self._frame(index) for index in range(choices)]
+        self._frames = {} if options.continuous_usage_stats else {kind: self._framed(kind) for kind in (Content, Reasoning)}
 
     def opening(self) -> bytes:
         openings = (self._shapes.opening(index) for index in range(self._choices))
         return b"".join([self._event(choice) for choice in openings if choice is not None])
 
     def said(self, events: Iterable[Event]) -> bytes:
-        encode, around = self._encode, self._around
+        encode, frames = self._encode, self._frames
         parts: list[bytes] = []
         for index, came in events:
-            text = _text_alone(came)
-            if around and text is not None:
-                before, after = around[index]
-                parts += (before, encode(text), after)
+            kind, text = _one_text(came)
+            if kind is not None and frames:
+                parts.append(encode(text).join(frames[kind][index]))
             else:
                 parts.append(self._chunk(index, piece_of(came)))
         return b"".join(parts)
@@ -60,10 +60,10 @@ class Chunks:
     def _chunk(self, index: int, piece: Piece) -> bytes:
         return b"" if piece.silent else self._event(self._shapes.chunk(index, piece))
 
-    def _frame(self, index: int) -> tuple[bytes, bytes]:
-        """What stands before and after the text in a chunk of nothing else."""
-        before, _, after = self._event(self._shapes.chunk(index, Piece(_MARK))).rpartition(self._encode(_MARK))
-        return before, after
+    def _framed(self, kind: Kind) -> list[list[bytes]]:
+        """For each choice what stands around a text in a chunk of nothing else: chat says reasoning twice."""
+        pieces = (piece_of(Said([kind(_MARK)])) for _ in range(self._choices))
+        return [self._event(self._shapes.chunk(index, piece)).split(self._encode(_MARK)) for index, piece in enumerate(pieces)]
 
     def _event(self, choice: msgspec.Struct) -> bytes:
         if self._options.continuous_usage_stats:
@@ -71,10 +71,12 @@ class Chunks:
         return self._head + self._encode(choice) + self._tail
 
 
-def _text_alone(came: object) -> str | None:
-    """The text of what is nothing but text of an answer."""
+def _one_text(came: object) -> tuple[Kind | None, str]:
+    """The text of what is nothing but text of an answer, or of its reasoning, and which of them."""
     if isinstance(came, str):
-        return came
-    if isinstance(came, Said) and came.message is None and len(came.events) == 1 and isinstance(event := came.events[0], Content):
-        return event.text
-    return None
+        return Content, came
+    if isinstance(came, Said) and came.message is None and len(came.events) == 1:
+        event = came.events[0]
+        if isinstance(event, Content | Reasoning):
+            return type(event), event.text
+    return None, ""

@@ -17,6 +17,7 @@ from messages.cluster import (
     STALLED,
     STARTING,
     STOPPING,
+    THINKING_SWITCH,
     TOOL_PARSER,
     ClusterState,
     ProcessState,
@@ -78,7 +79,7 @@ class ClusterView:
                 self._context = int(value)
             elif name.startswith(DEFAULT) and isinstance(value, (int, float)):
                 self._defaults[name.removeprefix(DEFAULT)] = value
-            elif name in (TOOL_PARSER, REASONING_PARSER) and isinstance(value, str):
+            elif name in (TOOL_PARSER, REASONING_PARSER, THINKING_SWITCH) and isinstance(value, str):
                 self._parsers[name] = value
         if self._serves(state) or (self._context is not None and any(process.facts for process in state.processes if process.name in self._names)):
             self._informed.set()
@@ -189,6 +190,11 @@ class ClusterView:
     def reasoning_parser(self) -> str:
         """How its reasoning is: a name in `dialects.registry.REASONING`, or NONE."""
         return self._parsers.get(REASONING_PARSER, NONE)
+
+    @property
+    def thinking_switch(self) -> str:
+        """The variable by which the chat template turns reasoning on and off, or nothing."""
+        return self._parsers.get(THINKING_SWITCH, "")
 
     def context(self) -> int | None:
         """The longest sequence in tokens, once the scheduler knows it."""

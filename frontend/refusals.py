@@ -74,7 +74,6 @@ CHAT: dict[str, Neutral] = {
     "modalities": _only(["text"]),
     "audio": _never,
     "prediction": _never,
-    "reasoning_effort": _only("none"),
     "include_reasoning": _only(True),
     "verbosity": _only("medium"),
     "web_search_options": _never,

@@ -145,6 +145,7 @@ class ChatRequest(GenerationRequest, kw_only=True):
     tool_choice: ToolChoice = None
     parallel_tool_calls: bool = True
     thinking_budget: TokenLimit | None = None
+    reasoning_effort: Literal["none"] | None = None
     chat_template_kwargs: TemplateVariables = {}
     max_completion_tokens: TokenLimit | None = None
     logprobs: bool = False

@@ -95,3 +95,13 @@ def reading(core: Core, tools: Tools, parallel: bool = True, budget: int | None 
     if not tools and reasoning is None:
         return None
     return Reading(calls if tools else None, tools, reasoning, single=bool(tools) and not parallel, budget=budget)
+
+
+def switched(core: Core, on: bool, param: str) -> dict[str, Any]:
+    """The template's variables that turn reasoning on or off. Raises ApiError 400 when that is not how this model is."""
+    reasons, switch = core.view.reasoning_parser in REASONING, core.view.thinking_switch
+    if on and not reasons:
+        raise invalid(f"{param}: this model is not known to reason before it answers.", param, "unsupported_parameter")
+    if not on and reasons and not switch:
+        raise invalid(f"{param}: the reasoning of this model cannot be turned off.", param, "unsupported_parameter")
+    return {switch: on} if reasons and switch else {}

@@ -190,9 +190,7 @@ def _note(event: Json, outcome: Outcome, keep: Keeper) -> None:
         text = delta.get("content") if "delta" in choice else choice.get("text")
         if text:
             keep(text)
-        if text or delta.get("reasoning_content") or delta.get("tool_calls"):
-            _note_time(outcome)
-        elif choice.get("finish_reason") and outcome.first is None:
+        if text or delta.get("reasoning_content") or delta.get("tool_calls") or (choice.get("finish_reason") and outcome.first is None):
             _note_time(outcome)
     if usage := event.get("usage"):
         outcome.prompt_tokens, outcome.tokens = usage["prompt_tokens"], usage["completion_tokens"]

@@ -15,8 +15,8 @@ from checkpoint.errors import CheckpointError
 from checkpoint.sampling import sampling_defaults
 from checkpoint.shapes import SHAPES
 from dialects import detect
-from dialects.names import AUTO
-from messages.cluster import DEAD, DEFAULT, LOADING, READY, REASONING_PARSER, SCHEDULER_NAME, STOPPING, TOOL_PARSER, ClusterState
+from dialects.names import AUTO, NONE
+from messages.cluster import DEAD, DEFAULT, LOADING, READY, REASONING_PARSER, SCHEDULER_NAME, STOPPING, THINKING_SWITCH, TOOL_PARSER, ClusterState
 from tokenizer_proc.admission import Sender
 from tokenizer_proc.args import TokenizerArgs
 from tokenizer_proc.dummy_source import dummy_vocabulary
@@ -146,7 +146,10 @@ def dialects_of(args: TokenizerArgs, encoder: PromptEncoder) -> dict[str, str]:
         TOOL_PARSER: detect.tool_dialect(text) if args.tool_parser == AUTO else args.tool_parser,
         REASONING_PARSER: detect.reasoning_dialect(text) if args.reasoning_parser == AUTO else args.reasoning_parser,
     }
-    log.info("answers are read with the parsers %s for tool calls and %s for reasoning", *found.values())
+    if switch := detect.thinking_switch(text):
+        found[THINKING_SWITCH] = switch
+    if {found[TOOL_PARSER], found[REASONING_PARSER]} != {NONE}:
+        log.info("answers are read with the parsers %s for tool calls and %s for reasoning", found[TOOL_PARSER], found[REASONING_PARSER])
     return found
 
 

@@ -47,6 +47,11 @@ def unreadable(param: str, why: str) -> Problem:
     return Problem(status=400, code="invalid_value", message=f"{param} cannot be read: {why}.", param=param)
 
 
+def unknown_variable(name: str) -> Problem:
+    message = f"chat_template_kwargs: the chat template of this model knows no {name!r}."
+    return Problem(status=400, code="unsupported_parameter", message=message, param="chat_template_kwargs")
+
+
 def no_tools(what: str, param: str) -> Problem:
     message = f"The chat template of this model has no place for {what}. Start the server with --chat-template FILE to supply one that has."
     return Problem(status=400, code="tools_not_supported", message=message, param=param)

@@ -45,8 +45,12 @@ class ChatTemplate:
     ) -> str:
         """Prompt text. A template that does not know the role `developer`, OpenAI's newer word for `system`, gets that. `variables`: further ones.
 
-        Raises RequestError (400) with the template's own sentence when it refuses these messages, or when it would leave out tools or calls.
+        Raises RequestError (400) with the template's own sentence when it refuses these messages, or when it would leave out tools, calls or
+        variables.
         """
+        unknown = next((name for name in variables or {} if name not in self.text), None)
+        if unknown is not None:
+            raise RequestError(problems.unknown_variable(unknown))
         if self._tool_forms is not None:
             self._tool_forms.check(messages, tools)
             messages = self._tool_forms.shaped(messages)

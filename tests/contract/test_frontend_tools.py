@@ -214,6 +214,8 @@ def test_a_conversation_with_calls_travels(reading: Pair) -> None:
     prompt = msgspec.msgpack.decode(msgspec.msgpack.encode(peers.expect(Generate).prompt))
     assert prompt["messages"][1:] == [{"role": "assistant", "tool_calls": [call], "reasoning_content": "Hm."}, result]
     assert prompt["variables"] == {"enable_thinking": False}
+    assert frontend.post(CHAT, {"messages": MESSAGES, "reasoning_effort": "none"})[0] == 200
+    assert [msgspec.msgpack.decode(value) for value in peers.expect(Generate).prompt.variables.values()] == [False]
 
 
 def test_openais_client(reading: Pair, client: openai.OpenAI) -> None:

@@ -15,7 +15,8 @@ CALLS = 'Sure.\n<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call
 
 def with_parsers(tools: str = "hermes", reasoning: str = "think") -> ClusterState:
     state = cluster_state()
-    first = msgspec.structs.replace(state.processes[0], facts={"tool_parser": tools, "reasoning_parser": reasoning})
+    facts: dict[str, int | float | str] = {"tool_parser": tools, "reasoning_parser": reasoning, "thinking_switch": "enable_thinking"}
+    first = msgspec.structs.replace(state.processes[0], facts=facts)
     return msgspec.structs.replace(state, processes=[first, *state.processes[1:]])
 
 

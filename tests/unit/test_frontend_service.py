@@ -39,6 +39,8 @@ ROUTES = {
     "POST /v1/chat/completions",
     "POST /v1/completions",
     "POST /v1/embeddings",
+    "POST /v1/messages",
+    "POST /v1/messages/count_tokens",
 }
 
 SCHEDULER = ProcessState(name="scheduler", incarnation=1, pid=2, phase=READY, facts={"context": 100})

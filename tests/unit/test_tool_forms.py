@@ -92,10 +92,29 @@ def test_what_a_template_has_no_place_for_is_refused(text: str, tools: list[Any]
     assert (caught.value.problem.status, caught.value.problem.code, caught.value.problem.param) == (400, "tools_not_supported", param)
 
 
+def test_a_variable_that_a_template_does_not_name_is_refused() -> None:
+    with pytest.raises(RequestError) as caught:
+        render(ChatTemplate("{{ enable_thinking }}", {}), ChatPrompt([{"role": raw("user")}], variables={"thinking_level": raw(1)}))
+    assert (caught.value.problem.code, caught.value.problem.param) == ("unsupported_parameter", "chat_template_kwargs")
+
+
+@pytest.mark.parametrize(
+    ("template", "switch"),
+    [
+        ("{% if enable_thinking is defined and not enable_thinking %}", "enable_thinking"),
+        ("{% if thinking %}", "thinking"),
+        ("{%- if thinking is defined -%}", "thinking"),
+        ("Mind your thinking.", ""),
+    ],
+)
+def test_the_template_tells_the_switch(template: str, switch: str) -> None:
+    assert detect.thinking_switch(template) == switch
+
+
 def test_bytes_that_are_no_value_are_refused() -> None:
     for prompt in (ChatPrompt([], tools=[msgspec.Raw(b"\xc1")]), ChatPrompt([], variables={"a": msgspec.Raw(b"\xc1")})):
         with pytest.raises(RequestError):
-            render(ChatTemplate("A", {}), msgspec.structs.replace(chat(), tools=prompt.tools, variables=prompt.variables))
+            render(ChatTemplate("A {{ a }}", {}), msgspec.structs.replace(chat(), tools=prompt.tools, variables=prompt.variables))
 
 
 @pytest.mark.parametrize(
