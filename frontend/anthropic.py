@@ -32,7 +32,7 @@ async def messages(core: Core, http: web.Request) -> web.StreamResponse:
     with running(core, http, ID_PREFIX, request.stream, job.request.priority) as entry:
         entry.run.generate(message_of(core, job, job.prompts[0], http[CALLER].tenant), job.reading)
         if request.stream:
-            return await EventStream(http, entry.run, MessageStream(core.args.model_name, entry)).send()
+            return await EventStream(http, entry.run, MessageStream(core.args.model_name, entry, core.view.call_id_length)).send()
         return await _whole(core, entry)
 
 
@@ -65,7 +65,7 @@ async def _whole(core: Core, entry: Entry) -> web.Response:
     body = MessageBody(
         id=entry.id,
         model=core.args.model_name,
-        content=whole(event for one in came for event in said_in(one)),
+        content=whole((event for one in came for event in said_in(one)), core.view.call_id_length),
         stop_reason=why,
         stop_sequence=found,
         usage=usage(entry.run, entry.run.completion_tokens),

@@ -110,15 +110,17 @@ TEXT, THINKING, INPUT = "text", "thinking", "input"
 class Blocks:
     """Turns events into blocks that begin, grow and end, one after another."""
 
-    def __init__(self) -> None:
+    def __init__(self, id_length: int | None) -> None:
+        """`id_length`: of the ids of calls, where templates insist on one."""
         self.count = 0
+        self._id_length = id_length
         self._open: type[Block] | None = None
 
     def feed(self, events: Iterable[Event]) -> Iterator[Block | Delta | None]:
         """A block that begins, more of it, or None for its end. `count` - 1 is the place of the block meant."""
         for event in events:
             if isinstance(event, CallStart):
-                yield from self._begin(ToolUseBlock(new_id("toolu_"), event.name, {}))
+                yield from self._begin(ToolUseBlock(new_id("toolu_", self._id_length), event.name, {}))
             elif isinstance(event, Arguments):
                 yield INPUT, event.text
             elif isinstance(event, CallEnd):
@@ -145,11 +147,11 @@ class Blocks:
             yield None
 
 
-def whole(events: Iterable[Event]) -> list[Block]:
+def whole(events: Iterable[Event], id_length: int | None) -> list[Block]:
     """The blocks of a whole answer."""
     found: list[Block] = []
     texts: list[list[str]] = []
-    for step in Blocks().feed(events):
+    for step in Blocks(id_length).feed(events):
         if isinstance(step, tuple):
             texts[-1].append(step[1])
         elif step is not None:

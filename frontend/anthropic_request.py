@@ -130,7 +130,6 @@ def _tool(tool: dict[str, Any], where: str) -> dict[str, Any]:
 
 
 def _conversation(messages: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    names: dict[str, str] = {}
     for number, message in enumerate(messages):
         where = f"messages[{number}]"
         fields = strip(message, ("role", "content"), {}, f"{where}.")
@@ -139,16 +138,16 @@ def _conversation(messages: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         if not isinstance(blocks, list) or not all(isinstance(block, dict) for block in blocks):
             raise invalid(f"{where}.content must be a text or a list of blocks.", f"{where}.content")
         if fields.get("role") == "user":
-            yield from _of_user(blocks, f"{where}.content", names)
+            yield from _of_user(blocks, f"{where}.content")
         elif fields.get("role") == "assistant":
             if number == len(messages) - 1:
                 raise invalid("messages must not end with the assistant's: an answer cannot be begun for it.", "messages", "unsupported_parameter")
-            yield _of_assistant(blocks, f"{where}.content", names)
+            yield _of_assistant(blocks, f"{where}.content")
         else:
             raise invalid(f"{where}.role must be user or assistant.", f"{where}.role")
 
 
-def _of_user(blocks: list[dict[str, Any]], where: str, names: dict[str, str]) -> Iterator[dict[str, Any]]:
+def _of_user(blocks: list[dict[str, Any]], where: str) -> Iterator[dict[str, Any]]:
     """Results of tools are messages of their own."""
     texts: list[str] = []
     results = 0
@@ -156,33 +155,30 @@ def _of_user(blocks: list[dict[str, Any]], where: str, names: dict[str, str]) ->
         place = f"{where}[{number}]"
         if block.get("type") == "tool_result":
             results += 1
-            yield _result(block, place, names)
+            yield _result(block, place)
         else:
             texts.append(_text_of(block, place))
     if texts or not results:
         yield {"role": "user", "content": "\n".join(texts)}
 
 
-def _result(block: dict[str, Any], where: str, names: dict[str, str]) -> dict[str, Any]:
+def _result(block: dict[str, Any], where: str) -> dict[str, Any]:
     fields = strip(block, ("type", "tool_use_id", "content", "is_error"), _hint, f"{where}.")
     of, failed = fields.get("tool_use_id"), fields.get("is_error", False)
     if not isinstance(of, str) or not isinstance(failed, bool):
         raise invalid(f"{where} needs a tool_use_id, and is_error is true or false.", where)
     text = _text(fields.get("content"), f"{where}.content")
-    named = {"name": names[of]} if of in names else {}
-    return {"role": "tool", "tool_call_id": of, **named, "content": f"Error: {text}" if failed else text}
+    return {"role": "tool", "tool_call_id": of, "content": f"Error: {text}" if failed else text}
 
 
-def _of_assistant(blocks: list[dict[str, Any]], where: str, names: dict[str, str]) -> dict[str, Any]:
+def _of_assistant(blocks: list[dict[str, Any]], where: str) -> dict[str, Any]:
     texts: list[str] = []
     thoughts: list[str] = []
     calls: list[dict[str, Any]] = []
     for number, block in enumerate(blocks):
         place = f"{where}[{number}]"
         if block.get("type") == "tool_use":
-            call = _call(block, place)
-            calls.append(call)
-            names[call["id"]] = call["function"]["name"]
+            calls.append(_call(block, place))
         elif block.get("type") == "thinking":
             fields = strip(block, ("type", "thinking"), {"signature": Neutral(lambda value: isinstance(value, str))}, f"{place}.")
             thoughts.append(_string(fields.get("thinking"), f"{place}.thinking"))

@@ -19,11 +19,11 @@ _encode = msgspec.json.Encoder().encode
 class MessageStream:
     """A `frontend.sse.Wording`."""
 
-    def __init__(self, model: str, entry: Entry) -> None:
+    def __init__(self, model: str, entry: Entry, id_length: int | None) -> None:
         self._model = model
         self._entry = entry
         self._run = entry.run
-        self._blocks = Blocks()
+        self._blocks = Blocks(id_length)
         self._ending: tuple[str | None, str | int | None] = None, None
 
     def opening(self) -> bytes:

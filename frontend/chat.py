@@ -2,7 +2,6 @@
 
 from aiohttp import web
 
-from dialects.registry import TOOLS
 from frontend import bodies, conversation, refusals, tools
 from frontend.answers import ChatAnswer
 from frontend.core import Core, read_body
@@ -15,9 +14,7 @@ async def chat_completions(core: Core, http: web.Request) -> web.StreamResponse:
     """Without max_tokens an answer may run to the context limit."""
     request = bodies.decode(await read_body(core, http), ChatRequest, refusals.CHAT)
     core.check_model(request.model)
-    dialect = TOOLS.get(core.view.tool_parser)
-    shapes = ChatAnswer(request.logprobs, request.extras(), dialect.id_length if dialect else None)
-    return await answer(core, http, job_of(core, request), shapes)
+    return await answer(core, http, job_of(core, request), ChatAnswer(request.logprobs, request.extras(), core.view.call_id_length))
 
 
 def job_of(core: Core, request: ChatRequest) -> Job:

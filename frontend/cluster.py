@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from dialects.names import NONE
+from dialects.registry import TOOLS
 from frontend.errors import ApiError
 from messages.cluster import (
     DEAD,
@@ -185,6 +186,12 @@ class ClusterView:
     def tool_parser(self) -> str:
         """How the model's tool calls are read: a name in `dialects.registry.TOOLS`, or NONE."""
         return self._parsers.get(TOOL_PARSER, NONE)
+
+    @property
+    def call_id_length(self) -> int | None:
+        """Of the ids of tool calls, where its template insists on one."""
+        dialect = TOOLS.get(self.tool_parser)
+        return None if dialect is None else dialect.id_length
 
     @property
     def reasoning_parser(self) -> str:

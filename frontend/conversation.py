@@ -22,15 +22,17 @@ def chat_prompt(
     messages: list[dict[str, Any]], add_generation_prompt: bool, tools: list[dict[str, Any]] | None = None, variables: dict[str, Any] | None = None
 ) -> ChatPrompt:
     """Messages as the tokenizer gets them. `tools` are checked already. Raises ApiError 400 that names the message and the field."""
+    names: dict[str, str] = {}
     return ChatPrompt(
-        [_message(message, f"messages[{number}]") for number, message in enumerate(messages)],
+        [_message(message, f"messages[{number}]", names) for number, message in enumerate(messages)],
         add_generation_prompt,
         packed_tools(tools or []),
         packed_variables(variables or {}),
     )
 
 
-def _message(message: dict[str, Any], where: str) -> dict[str, msgspec.Raw]:
+def _message(message: dict[str, Any], where: str, names: dict[str, str]) -> dict[str, msgspec.Raw]:
+    """`names` of the functions of the calls so far, by id: a result gets the one of its call, which some templates insist on."""
     role = message.get("role")
     message = {name: value for name, value in message.items() if name not in MESSAGE or not MESSAGE[name](value)}
     fields = strip(message, _FIELDS.get(str(role), ("role", "content")), MESSAGE, f"{where}.")
@@ -38,10 +40,13 @@ def _message(message: dict[str, Any], where: str) -> dict[str, msgspec.Raw]:
         raise invalid(f"{where}.role must be text.", f"{where}.role")
     if calls := fields.pop("tool_calls", None):
         fields["tool_calls"] = _calls(calls, f"{where}.tool_calls")
+        names.update((call["id"], call["function"]["name"]) for call in fields["tool_calls"] if "id" in call)
     _keep_reasoning(fields, where)
     for name in ("tool_call_id", "name"):
         if not isinstance(fields.get(name, ""), str):
             raise invalid(f"{where}.{name} must be text.", f"{where}.{name}")
+    if fields.get("tool_call_id") in names:
+        fields.setdefault("name", names[fields["tool_call_id"]])
     if not (calls and fields.get("content") is None):
         _check_content(fields.get("content"), f"{where}.content")
     return {name: msgspec.Raw(msgspec.msgpack.encode(value)) for name, value in fields.items()}

@@ -18,6 +18,7 @@ NAME = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 RESERVED = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
 _STRICT = {"strict": Neutral(lambda value: value is False, {"enum": [False]})}
+_FIELDS: dict[str, Any] = {"name": "", "description": "", "parameters": {"type": "object", "properties": {}}}
 NO_TOOL, ANY_TOOL = "none", "auto"
 
 
@@ -49,8 +50,9 @@ def _function(function: dict[str, Any], where: str) -> tuple[str, dict[str, Any]
 
 
 def packed_tools(tools: list[dict[str, Any]]) -> list[msgspec.Raw]:
-    """As they travel to the tokenizer. Raises ApiError 400 when they are too large."""
-    packed = [_packed(tool, "tools") for tool in tools]
+    """As they travel to the tokenizer, with the fields that templates rely on. Raises ApiError 400 when they are too large."""
+    functions = ({name: default if (value := tool["function"].get(name)) is None else value for name, default in _FIELDS.items()} for tool in tools)
+    packed = [_packed({"type": "function", "function": function}, "tools") for function in functions]
     if sum(memoryview(tool).nbytes for tool in packed) > MAX_TOOL_BYTES:
         raise invalid(f"tools are larger than {MAX_TOOL_BYTES} bytes.", "tools")
     return packed

@@ -16,8 +16,8 @@ _USER: dict[str, Any] = {"role": "user", "content": "A"}
 class ToolForms:
     """Of the template with this `text`; `render` gives the prompt of a conversation.
 
-    Clients write the arguments of a call as JSON text. Most templates write them with `tojson` and so need the object, some paste the text: how they
-    write a small conversation tells.
+    Clients write the arguments of a call as JSON text. Most templates write them with `tojson` and so need the object, some paste the text. Where a
+    message has calls and no content, some look for none and some for an empty text. How they write a small conversation tells.
     """
 
     def __init__(self, text: str, render: Callable[[Talk], str]) -> None:
@@ -25,6 +25,7 @@ class ToolForms:
         self._takes_calls = "tool_calls" in text
         self._takes_results = "tool" in text
         self._objects = self._takes_calls and _wants_objects(render)
+        self._nothing: str | None = "" if not self._takes_calls or _writes_none(render, self._objects) else None
 
     def check(self, messages: Talk, tools: list[Any] | None) -> None:
         """Raises RequestError for what the template has no place for."""
@@ -42,7 +43,7 @@ class ToolForms:
 
     def _message(self, message: dict[str, Any]) -> dict[str, Any]:
         calls = [self._call(call) for call in message["tool_calls"]]
-        return message | {"tool_calls": calls, "content": message.get("content") or ""}
+        return message | {"tool_calls": calls, "content": message.get("content") or self._nothing}
 
     def _call(self, call: dict[str, Any]) -> dict[str, Any]:
         function = call["function"]
@@ -66,10 +67,16 @@ def _wants_objects(render: Callable[[Talk], str]) -> bool:
     return as_object is not None and "probe" in as_object
 
 
-def _tried(render: Callable[[Talk], str], arguments: object) -> str | None:
+def _writes_none(render: Callable[[Talk], str], objects: bool) -> bool:
+    """Whether a content that is none fails, or comes out as a word."""
+    prompt = _tried(render, _PROBE if objects else json.dumps(_PROBE), None)
+    return prompt is None or "None" in prompt
+
+
+def _tried(render: Callable[[Talk], str], arguments: object, content: str | None = "") -> str | None:
     """None when the template cannot handle it."""
     call = {"id": "call12345", "type": "function", "function": {"name": "probe_it", "arguments": arguments}}
-    answer = {"role": "assistant", "content": "", "tool_calls": [call]}
+    answer = {"role": "assistant", "content": content, "tool_calls": [call]}
     result = {"role": "tool", "content": "1", "tool_call_id": "call12345", "name": "probe_it"}
     try:
         return render([_USER, answer, result])

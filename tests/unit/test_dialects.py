@@ -33,16 +33,17 @@ def merged(events: list[Event]) -> list[Event]:
     """Neighbours of one kind are one; arguments that are made from another notation stand behind the markup they were made from."""
     found: list[Event] = []
     for event in events:
-        at = len(found) - 1
-        if isinstance(event, Markup) and at > 0 and isinstance(found[at], Arguments) and isinstance(found[at - 1], Markup):
-            at -= not found[at].verbatim
-        last = found[at] if found else None
-        if isinstance(event, Arguments) and isinstance(last, Arguments) and last.index == event.index:
-            found[at] = Arguments(event.index, last.text + event.text, event.verbatim)
-        elif isinstance(event, Content | Reasoning | Markup) and type(event) is type(last):
-            found[at] = type(event)(last.text + event.text)  # type: ignore[union-attr]
+        last, before = found[-1] if found else None, found[-2] if len(found) > 1 else None
+        if isinstance(event, Markup) and isinstance(before, Markup) and isinstance(last, Arguments) and not last.verbatim:
+            found[-2] = Markup(before.text + event.text)
+        elif isinstance(event, Arguments) and isinstance(last, Arguments) and last.index == event.index:
+            found[-1] = Arguments(event.index, last.text + event.text, event.verbatim)
         else:
-            found.append(event)
+            kind = next((kind for kind in (Content, Reasoning, Markup) if isinstance(event, kind) and isinstance(last, kind)), None)
+            if kind is None or not isinstance(last, Content | Reasoning | Markup) or not isinstance(event, Content | Reasoning | Markup):
+                found.append(event)
+            else:
+                found[-1] = kind(last.text + event.text)
     return found
 
 

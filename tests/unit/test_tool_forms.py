@@ -64,6 +64,20 @@ def test_arguments_come_as_the_template_writes_them(text: str) -> None:
     assert written.endswith("[tool]B")
 
 
+@pytest.mark.parametrize(
+    ("content", "written"),
+    [
+        ("{% if message.content is not none %}({{ message.content }}){% endif %}", "(A)[]"),
+        ("({{ message.content }})", "(A)()[]"),
+        ("{% if 'x' not in message.content %}({{ message.content }}){% endif %}", "(A)()[]"),
+    ],
+    ids=["none", "empty", "looked into"],
+)
+def test_calls_without_content_have_what_the_template_looks_for(content: str, written: str) -> None:
+    text = "{% for message in messages[:2] %}" + content + "{% if message.tool_calls %}[]{% endif %}{% endfor %}"
+    assert render(ChatTemplate(text + "{# tool #}", {}), chat()) == written
+
+
 def test_arguments_that_are_no_object_stay_a_text() -> None:
     prompt = chat()
     bad = [{"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"x": '}}]
