@@ -1,4 +1,7 @@
-"""Grammars of tool calls that must come: each dialect's notation with the JSON Schemas of the tools in it, in llguidance's Lark syntax."""
+"""Grammars of tool calls: each dialect's notation with the JSON Schemas of the tools in it, in llguidance's Lark syntax.
+
+A rule with `[suffix=...]` is text up to the first place where the suffix comes. Text never matches special tokens.
+"""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -8,15 +11,16 @@ from typing import Any
 from dialects import coder, hermes, mistral
 from dialects.registry import ReasoningDialect, Tools
 
-_ANY = "/(?s:.*)/"
+_ANY, _SOME = "/(?s:.*)/", "/(?s:.+)/"
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """`tools` may be called, at least one. `several`: more than one call may come. `ids`: of the markers that are special tokens, which a grammar
-    must name by their ids; the others are text."""
+    """Which tools may be called, and whether at least one call must come (`forced`) and more than one may (`several`). `ids`: of the markers that are
+    special tokens, which a grammar must name by their ids; the others are text."""
 
     tools: Tools
+    forced: bool
     several: bool
     ids: Mapping[str, int]
 
@@ -25,24 +29,49 @@ class Wanted:
         return f"<[{self.ids[text]}]>" if text in self.ids else _text(text)
 
 
+@dataclass(frozen=True)
+class _Notation:
+    """What begins a call, rules of the `rest` of it, and what stands between two calls. `opening` None: a call begins only the answer."""
+
+    opening: str | None
+    rules: Callable[[Wanted], Iterator[str]]
+    between: str = ""
+
+
 def grammar_of(dialect: str, wanted: Wanted, reasoning: ReasoningDialect | None = None, inside: bool = False) -> str:
-    """The grammar of an answer that is calls in this dialect (a name of `dialects.registry.TOOLS`) and nothing else. Before them it may reason;
-    with `inside` the prompt has opened the reasoning, and it must be closed first."""
-    rules = list(_CALLS[dialect](wanted))
-    start = "calls"
-    if reasoning is not None:
-        start = "thought GAP calls" if inside else f"({wanted.mark(reasoning.opening)} thought GAP)? calls"
-        rules += [*_thought(reasoning, wanted), "GAP: /\n*/"]
-    return "\n".join([f"start: {start}", *rules])
+    """The grammar of an answer with calls in this dialect (a name of `dialects.registry.TOOLS`): of calls alone where they are forced, else of any
+    text in which each call is one of the tools. It may reason first; with `inside` the prompt has opened the reasoning."""
+    notation = _NOTATIONS[dialect]
+    start, rules = _forced(notation, wanted) if wanted.forced else _free(notation, wanted)
+    if reasoning is not None and (wanted.forced or reasoning.closing in wanted.ids):
+        thought, more = _thought(reasoning, wanted)
+        start = f"{thought} {start}" if inside else f"({wanted.mark(reasoning.opening)} {thought})? {start}"
+        rules += more
+    return "\n".join([f"start: {start}", *rules, *notation.rules(wanted)])
 
 
-def _thought(reasoning: ReasoningDialect, wanted: Wanted) -> Iterator[str]:
-    """Any text up to the closing marker."""
+def _forced(notation: _Notation, wanted: Wanted) -> tuple[str, list[str]]:
+    call = "rest" if notation.opening is None else f"{wanted.mark(notation.opening)} rest"
+    between = _text(notation.between) if notation.between else ""
+    return ("call (more)*", [f"call: {call}", f"more: {between} call"]) if wanted.several else ("call", [f"call: {call}"])
+
+
+def _free(notation: _Notation, wanted: Wanted) -> tuple[str, list[str]]:
+    if notation.opening is None:
+        return "(calls | TEXT)?", [f"calls: rest ({_text(notation.between)} rest)*", r"TEXT: /[^\{](?s:.*)/"]
+    if notation.opening in wanted.ids:
+        return "TEXT? (call TEXT?)*", [f"call: {wanted.mark(notation.opening)} rest", f"TEXT: {_SOME}"]
+    tail = f"TAIL: {_SOME} & ~/(?s:.*{_pattern(notation.opening)}.*)/"
+    return "call* TAIL?", ["call: before rest", _up_to("before", notation.opening), tail]
+
+
+def _thought(reasoning: ReasoningDialect, wanted: Wanted) -> tuple[str, list[str]]:
+    """Any text up to the closing marker, and what stands behind it."""
+    gap = "GAP" if wanted.forced else ""
+    rules = [r"GAP: /\n*/"] if wanted.forced else []
     if reasoning.closing in wanted.ids:
-        yield f"thought: THOUGHT {wanted.mark(reasoning.closing)}"
-        yield f"THOUGHT: {_ANY}"
-    else:
-        yield _up_to("thought", reasoning.closing)
+        return f"THOUGHT? {wanted.mark(reasoning.closing)} {gap}", [f"THOUGHT: {_SOME}", *rules]
+    return f"thought {gap}", [_up_to("thought", reasoning.closing), *rules]
 
 
 def _up_to(rule: str, end: str) -> str:
@@ -52,6 +81,11 @@ def _up_to(rule: str, end: str) -> str:
 
 def _text(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
+
+
+def _pattern(text: str) -> str:
+    """`text` in a regular expression between slashes."""
+    return "".join(f"\\{character}" if character in r".^$*+?()[]{}|\/" else character for character in text)
 
 
 def _objects(tools: Tools, arguments: str) -> Iterator[str]:
@@ -67,19 +101,14 @@ def _json(rule: str, schema: Mapping[str, Any]) -> str:
     return f"{rule}: %json {json.dumps({'type': 'object', **schema})}"
 
 
-def _calls(call: str, between: str, wanted: Wanted) -> str:
-    return f"calls: {call} ({between} {call})*" if wanted.several else f"calls: {call}"
-
-
 def _hermes(wanted: Wanted) -> Iterator[str]:
     line = _text("\n")
-    yield _calls("call", line, wanted)
-    yield f"call: {wanted.mark(hermes.OPENING)} {line} object {line} {wanted.mark(hermes.CLOSING)}"
+    yield f"rest: {line} object {line} {wanted.mark(hermes.CLOSING)}"
     yield from _objects(wanted.tools, "arguments")
 
 
 def _llama(wanted: Wanted) -> Iterator[str]:
-    yield _calls("object", _text("; "), wanted)
+    yield "rest: object"
     yield from _objects(wanted.tools, "parameters")
 
 
@@ -87,21 +116,19 @@ def _mistral(wanted: Wanted) -> Iterator[str]:
     """In the newer form where the vocabulary has its markers."""
     if mistral.ARGS not in wanted.ids:
         several = f"({_text(', ')} object)*" if wanted.several else ""
-        yield f"calls: {wanted.mark(mistral.CALLS)} {_text('[')} object {several} {_text(']')}"
+        yield f"rest: {_text(' ')}? {_text('[')} object {several} {_text(']')}"
         yield from _objects(wanted.tools, "arguments")
         return
-    yield _calls("call", '""', wanted)
-    yield "call: " + " | ".join(f"call_{number}" for number in range(len(wanted.tools)))
+    yield "rest: " + " | ".join(f"call_{number}" for number in range(len(wanted.tools)))
     for number, (name, schema) in enumerate(wanted.tools.items()):
-        yield f"call_{number}: {wanted.mark(mistral.CALLS)} {_text(name)} {wanted.mark(mistral.ARGS)} arguments_{number}"
+        yield f"call_{number}: {_text(name)} {wanted.mark(mistral.ARGS)} arguments_{number}"
         yield _json(f"arguments_{number}", schema)
 
 
 def _coder(wanted: Wanted) -> Iterator[str]:
     line = _text("\n")
-    yield _calls("call", line, wanted)
     functions = " | ".join(f"function_{number}" for number in range(len(wanted.tools)))
-    yield f"call: {wanted.mark(coder.OPENING)} {line} ({functions}) {_text(coder.FUNCTION_END)} {line} {wanted.mark(coder.CLOSING)}"
+    yield f"rest: {line} ({functions}) {_text(coder.FUNCTION_END)} {line} {wanted.mark(coder.CLOSING)}"
     for number, (name, schema) in enumerate(wanted.tools.items()):
         given: Mapping[str, Any] = schema.get("properties") or {}
         needed: Sequence[str] = schema.get("required") or ()
@@ -121,4 +148,9 @@ def _parameter(rule: str, name: str, schema: Mapping[str, Any]) -> Iterator[str]
         yield f"{rule}_value: %json {json.dumps(schema['properties'][name])}"
 
 
-_CALLS: dict[str, Callable[[Wanted], Iterator[str]]] = {"hermes": _hermes, "llama3_json": _llama, "mistral": _mistral, "qwen3_coder": _coder}
+_NOTATIONS = {
+    "hermes": _Notation(hermes.OPENING, _hermes, "\n"),
+    "llama3_json": _Notation(None, _llama, "; "),
+    "mistral": _Notation(mistral.CALLS, _mistral),
+    "qwen3_coder": _Notation(coder.OPENING, _coder, "\n"),
+}

@@ -12,6 +12,10 @@ from frontend.errors import ApiError
 from messages.cluster import (
     DEAD,
     DEFAULT,
+    MARKER,
+    OPENS,
+    OPENS_OFF,
+    OPENS_ON,
     READY,
     REASONING_PARSER,
     SCHEDULER_NAME,
@@ -45,7 +49,8 @@ class Route(NamedTuple):
 class ClusterView:
     """The frontend's view of the cluster. `frontends`: names of all on its port, whose deaths are no business of the requests of the others.
 
-    `started`: the cluster was ready once. `clock` gives monotonic seconds.
+    `started`: the cluster was ready once. `clock` gives monotonic seconds. `marker_ids`: of the markers of tool calls and reasoning that are
+    special tokens.
     """
 
     def __init__(
@@ -61,6 +66,8 @@ class ClusterView:
         self._context: int | None = None
         self._defaults: dict[str, float] = {}
         self._parsers: dict[str, str] = {}
+        self._opens: dict[str, bool] = {}
+        self.marker_ids: dict[str, int] = {}
         self.state: ClusterState | None = None
         self.started = started
         self.stopping = False
@@ -82,6 +89,10 @@ class ClusterView:
                 self._defaults[name.removeprefix(DEFAULT)] = value
             elif name in (TOOL_PARSER, REASONING_PARSER, THINKING_SWITCH) and isinstance(value, str):
                 self._parsers[name] = value
+            elif name in (OPENS, OPENS_ON, OPENS_OFF):
+                self._opens[name] = bool(value)
+            elif name.startswith(MARKER) and isinstance(value, int):
+                self.marker_ids[name.removeprefix(MARKER)] = value
         if self._serves(state) or (self._context is not None and any(process.facts for process in state.processes if process.name in self._names)):
             self._informed.set()
 
@@ -202,6 +213,10 @@ class ClusterView:
     def thinking_switch(self) -> str:
         """The variable by which the chat template turns reasoning on and off, or nothing."""
         return self._parsers.get(THINKING_SWITCH, "")
+
+    def opens_reasoning(self, switched: object) -> bool:
+        """Whether a prompt begins the reasoning; `switched`: how that was turned on or off, None where it was not."""
+        return self._opens.get(OPENS if switched is None else OPENS_ON if switched else OPENS_OFF, False)
 
     def context(self) -> int | None:
         """The longest sequence in tokens, once the scheduler knows it."""

@@ -10,6 +10,8 @@ SCHEDULER_NAME = "scheduler"
 DEFAULT = "default_"
 TOOL_PARSER, REASONING_PARSER = "tool_parser", "reasoning_parser"
 THINKING_SWITCH = "thinking_switch"
+MARKER = "marker:"
+OPENS, OPENS_ON, OPENS_OFF = "opens_reasoning", "opens_reasoning_on", "opens_reasoning_off"
 STEP_TOKENS, STEP_TOKENS_LE = "step_tokens", "step_tokens_le_"
 """Counters of the scheduler: tokens of all steps; followed by a number, the steps of at most so many."""
 SAMPLE = "sample:"
@@ -22,8 +24,9 @@ class ProcessReport(msgspec.Struct, frozen=True, kw_only=True, tag="report"):
     `incarnation` counts starts of this name and is given by the supervisor. `gauges` are numbers now; `counters` only rise within one
     incarnation; `facts` are fixed once ready (the scheduler's: context, wanted_context, block_size, blocks, slots; the tokenizer's: chat,
     TOOL_PARSER and REASONING_PARSER, which are names of `dialects.registry`, THINKING_SWITCH, the variable by which its template turns reasoning on
-    and off, and DEFAULT followed by the name of a sampling field: what requests that leave it out get). `cpu_seconds` and `memory_bytes` are what
-    it has used and takes now.
+    and off, OPENS and so on, whether the template's prompts begin the reasoning, by default and with the switch on and off, MARKER followed by a
+    marker of these dialects that is a special token: its id, and DEFAULT followed by the name of a sampling field: what requests that leave it out
+    get). `cpu_seconds` and `memory_bytes` are what it has used and takes now.
     """
 
     name: str

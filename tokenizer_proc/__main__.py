@@ -14,11 +14,11 @@ import zmq
 from checkpoint.errors import CheckpointError
 from checkpoint.sampling import sampling_defaults
 from checkpoint.shapes import SHAPES
-from dialects import detect
-from dialects.names import AUTO, NONE
-from messages.cluster import DEAD, DEFAULT, LOADING, READY, REASONING_PARSER, SCHEDULER_NAME, STOPPING, THINKING_SWITCH, TOOL_PARSER, ClusterState
+from dialects.names import NONE
+from messages.cluster import DEAD, DEFAULT, LOADING, READY, REASONING_PARSER, SCHEDULER_NAME, STOPPING, TOOL_PARSER, ClusterState
 from tokenizer_proc.admission import Sender
 from tokenizer_proc.args import TokenizerArgs
+from tokenizer_proc.dialect_facts import dialect_facts
 from tokenizer_proc.dummy_source import dummy_vocabulary
 from tokenizer_proc.errors import VocabularyError
 from tokenizer_proc.prompts import PromptEncoder
@@ -122,7 +122,10 @@ async def serve(
     """Run until the lifetime ends. `defaults`: of the sampling fields."""
     process = Process(args, encoder, asyncio.get_running_loop())
     facts: dict[str, int | float | str] = {f"{DEFAULT}{name}": value for name, value in defaults.items()}
-    facts |= dialects_of(args, encoder)
+    facts |= dialect_facts(encoder, args.tool_parser, args.reasoning_parser)
+    parsers = facts[TOOL_PARSER], facts[REASONING_PARSER]
+    if parsers != (NONE, NONE):
+        log.info("answers are read with the parsers %s for tool calls and %s for reasoning", *parsers)
     reporter.facts(chat=int(encoder.template is not None), vocab=encoder.vocabulary.size, **facts)
     reporter.phase(LOADING, "waiting for the cluster's state")
     while not lifetime.stopping.is_set():
@@ -137,20 +140,6 @@ def load_encoder(args: TokenizerArgs) -> PromptEncoder:
     """Vocabulary and chat template of the model. Raises VocabularyError or CheckpointError."""
     vocabulary = dummy_vocabulary(SHAPES[args.model_shape].vocab) if args.model_shape else load_vocabulary(Path(args.model))
     return PromptEncoder(vocabulary, load_template(vocabulary.template, args.chat_template, vocabulary.names))
-
-
-def dialects_of(args: TokenizerArgs, encoder: PromptEncoder) -> dict[str, str]:
-    """How answers are read, as it was asked for or as the chat template tells; said in the log."""
-    text = "" if encoder.template is None else encoder.template.text
-    found = {
-        TOOL_PARSER: detect.tool_dialect(text) if args.tool_parser == AUTO else args.tool_parser,
-        REASONING_PARSER: detect.reasoning_dialect(text) if args.reasoning_parser == AUTO else args.reasoning_parser,
-    }
-    if switch := detect.thinking_switch(text):
-        found[THINKING_SWITCH] = switch
-    if {found[TOOL_PARSER], found[REASONING_PARSER]} != {NONE}:
-        log.info("answers are read with the parsers %s for tool calls and %s for reasoning", found[TOOL_PARSER], found[REASONING_PARSER])
-    return found
 
 
 def load_defaults(args: TokenizerArgs) -> dict[str, float]:

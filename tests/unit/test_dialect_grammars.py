@@ -59,11 +59,11 @@ def follows(grammar: str, tokens: list[int]) -> bool:
 def test_calls_and_nothing_else_are_allowed(dialect: str, special: bool) -> None:
     ids = IDS if special else {}
     text = NEWER if special and dialect == "mistral" else ALLOWED[dialect]
-    grammar = grammar_of(dialect, Wanted(OFFERED, True, ids))
+    grammar = grammar_of(dialect, Wanted(OFFERED, True, True, ids))
     assert follows(grammar, ids_of(text, ids))
     for wrong in ("Sure. " + text, "", text.replace('"a": 1', '"a": "1"').replace("\n1\n", "\none\n"), text.replace("add", "sub")):
         assert not follows(grammar, ids_of(wrong, ids))
-    single = grammar_of(dialect, Wanted(OFFERED, False, ids))
+    single = grammar_of(dialect, Wanted(OFFERED, True, False, ids))
     assert not follows(single, ids_of(text, ids))
     parser = TOOLS[dialect].make(OFFERED)
     events = parser.push(text) + parser.finish()
@@ -74,6 +74,22 @@ def test_calls_and_nothing_else_are_allowed(dialect: str, special: bool) -> None
 @pytest.mark.parametrize(("text", "inside"), [("", False), ("<think>\nHm.\n</think>\n\n", False), ("Hm.</think>", True)])
 def test_reasoning_may_come_first(text: str, inside: bool, special: bool) -> None:
     ids = IDS if special else {}
-    grammar = grammar_of("hermes", Wanted(OFFERED, True, ids), REASONING["think"], inside)
+    grammar = grammar_of("hermes", Wanted(OFFERED, True, True, ids), REASONING["think"], inside)
     assert follows(grammar, ids_of(text + ALLOWED["hermes"], ids))
     assert not follows(grammar, ids_of("Hm." + ALLOWED["hermes"], ids))
+
+
+@pytest.mark.parametrize("special", [True, False])
+@pytest.mark.parametrize("dialect", TOOLS)
+def test_any_text_with_calls_of_the_tools_is_allowed(dialect: str, special: bool) -> None:
+    """Where no call must come: the calls that do are checked."""
+    ids = IDS if special else {}
+    calls = NEWER if special and dialect == "mistral" else ALLOWED[dialect]
+    before = "" if dialect == "llama3_json" else "Sure <b>.\n"
+    grammar = grammar_of(dialect, Wanted(OFFERED, False, True, ids), REASONING["think"])
+    for text in ("", "Yes.", "<think>Hm.</think>Yes.", before + calls, "<think>Hm.</think>\n" * (dialect != "llama3_json") + calls):
+        assert follows(grammar, ids_of(text, ids)), text
+    for wrong in (calls.replace('"a": 1', '"a": "1"').replace("\n1\n", "\none\n"), calls.replace("add", "sub")):
+        assert not follows(grammar, ids_of(before + wrong, ids))
+    opened = grammar_of(dialect, Wanted(OFFERED, False, True, ids), REASONING["think"], inside=True)
+    assert follows(opened, ids_of("Hm.</think>Yes.", ids))

@@ -1,6 +1,7 @@
 """Tools, calls and results in the form that each kind of chat template expects, and which dialect a template teaches."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -10,8 +11,13 @@ from dialects import detect
 from dialects.names import REASONING_NAMES, TOOL_NAMES
 from dialects.registry import REASONING, TOOLS
 from messages.request import ChatPrompt
+from tests.support.tool_model import MARKERS, make
+from tokenizer_proc import folder_source
+from tokenizer_proc.dialect_facts import dialect_facts
 from tokenizer_proc.errors import RequestError
+from tokenizer_proc.prompts import PromptEncoder
 from tokenizer_proc.templates import ChatTemplate, plain_messages, plain_tools, plain_variables
+from tokenizer_proc.vocabulary import build_vocabulary
 
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 START = "{% if tools %}{{ tools | tojson }}{% endif %}{% for message in messages %}[{{ message.role }}]{{ message.content }}"
@@ -150,3 +156,17 @@ def test_the_template_tells_the_dialect(template: str, tools: str, reasoning: st
 
 def test_options_name_the_dialects_there_are() -> None:
     assert (tuple(TOOLS), tuple(REASONING)) == (TOOL_NAMES, REASONING_NAMES)
+
+
+def test_the_facts_of_a_model(tmp_path: Path) -> None:
+    """Of one whose markers are special tokens, whose template opens the reasoning when it is told to."""
+    source = folder_source.read(make(tmp_path / "calls"))
+    vocabulary = build_vocabulary(source, source.tokenizer.get_vocab_size(), frozenset())
+    encoder = PromptEncoder(vocabulary, ChatTemplate(source.template or "", vocabulary.names))
+    facts = dialect_facts(encoder, "auto", "auto")
+    ids = {f"marker:{text}": vocabulary.special_ids[text] for text in MARKERS}
+    switch = {"thinking_switch": "enable_thinking", "opens_reasoning": 0, "opens_reasoning_on": 1, "opens_reasoning_off": 0}
+    assert facts == {"tool_parser": "hermes", "reasoning_parser": "think", **ids, **switch}
+    assert dialect_facts(encoder, "none", "none") == {"tool_parser": "none", "reasoning_parser": "none"}
+    named = dialect_facts(PromptEncoder(vocabulary, None), "mistral", "mistral")
+    assert named == {"tool_parser": "mistral", "reasoning_parser": "mistral"}
