@@ -11,6 +11,8 @@ from typing import Any
 from dialects import coder, hermes, mistral
 from dialects.registry import ReasoningDialect, Tools
 
+_WRITTEN = {"x-guidance": {"lenient": False, "whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}}
+"""As models are taught to write arguments. What the compiler does not know of a schema is an error."""
 _ANY, _SOME = "/(?s:.*)/", "/(?s:.+)/"
 
 
@@ -98,7 +100,7 @@ def _objects(tools: Tools, arguments: str) -> Iterator[str]:
 
 
 def _json(rule: str, schema: Mapping[str, Any]) -> str:
-    return f"{rule}: %json {json.dumps({'type': 'object', **schema})}"
+    return f"{rule}: %json {json.dumps({'type': 'object', **schema, **_WRITTEN})}"
 
 
 def _hermes(wanted: Wanted) -> Iterator[str]:
@@ -145,7 +147,8 @@ def _parameter(rule: str, name: str, schema: Mapping[str, Any]) -> Iterator[str]
         yield _up_to(f"{rule}_text", tail)
     else:
         yield f"{rule}: {head} {rule}_value {_text(tail)}"
-        yield f"{rule}_value: %json {json.dumps(schema['properties'][name])}"
+        shared = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
+        yield f"{rule}_value: %json {json.dumps({**schema['properties'][name], **shared, **_WRITTEN})}"
 
 
 _NOTATIONS = {

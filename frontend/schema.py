@@ -141,12 +141,12 @@ class ChatRequest(GenerationRequest, kw_only=True):
     """POST /v1/chat/completions. What tools look like is checked in `frontend.tools`."""
 
     messages: Messages
-    tools: Tools = []
+    tools: Tools = msgspec.field(default_factory=list)
     tool_choice: ToolChoice = None
     parallel_tool_calls: bool = True
     thinking_budget: TokenLimit | None = None
     reasoning_effort: Literal["none"] | None = None
-    chat_template_kwargs: TemplateVariables = {}
+    chat_template_kwargs: TemplateVariables = msgspec.field(default_factory=dict)
     max_completion_tokens: TokenLimit | None = None
     logprobs: bool = False
     top_logprobs: TopLogprobs = 0
@@ -184,8 +184,8 @@ class TokenizeRequest(msgspec.Struct, kw_only=True):
     messages: Messages | None = None
     add_special_tokens: bool | None = None
     add_generation_prompt: bool = True
-    tools: Tools = []
-    chat_template_kwargs: TemplateVariables = {}
+    tools: Tools = msgspec.field(default_factory=list)
+    chat_template_kwargs: TemplateVariables = msgspec.field(default_factory=dict)
     return_token_strs: bool = False
 
 
