@@ -8,7 +8,7 @@ import msgspec
 from dialects.events import Content, Event, Markup
 from frontend import logprobs
 from frontend.calls import CallDelta, ToolCall, call_deltas, reasoning_of, whole_calls
-from frontend.reading import Said
+from frontend.reading import Came, Said
 from frontend.streams import Run
 from messages.text import Ended, TextDelta, TokenLogprob
 
@@ -76,7 +76,7 @@ class Piece:
         """Nothing of it is to be told."""
         return not (self.finish or self.events or self.logprobs or self.ids or any(self._texts))
 
-    def add(self, came: str | TextDelta | Ended | Said) -> None:
+    def add(self, came: Came) -> None:
         """What came next."""
         if isinstance(came, str):
             self._texts.append(came)
@@ -106,13 +106,13 @@ class Piece:
             self.finish, self.stop_reason = message.finish, message.stop_reason
 
 
-def piece_of(came: str | TextDelta | Ended | Said) -> Piece:
+def piece_of(came: Came) -> Piece:
     piece = Piece()
     piece.add(came)
     return piece
 
 
-def merged(events: Iterable[tuple[int, str | TextDelta | Ended | Said]]) -> list[tuple[int, Piece]]:
+def merged(events: Iterable[tuple[int, Came]]) -> list[tuple[int, Piece]]:
     """One piece for each choice."""
     pieces: dict[int, Piece] = {}
     for index, came in events:

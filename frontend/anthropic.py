@@ -6,13 +6,14 @@ from aiohttp import web
 
 from frontend import bodies, conversation, tools
 from frontend.access import CALLER
-from frontend.anthropic_answer import CountBody, MessageBody, ending_in, reason, said_in, usage, whole
+from frontend.anthropic_answer import CountBody, MessageBody, reason, usage, whole
 from frontend.anthropic_request import NEUTRAL, CountRequest, MessagesRequest, to_chat
 from frontend.anthropic_stream import MessageStream
 from frontend.chat import job_of
 from frontend.core import Core, read_body
 from frontend.generation import message_of
 from frontend.json_response import json_response
+from frontend.reading import ending_in, said_in
 from frontend.register import Entry
 from frontend.running import running
 from frontend.schema import ChatRequest

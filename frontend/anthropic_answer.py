@@ -8,9 +8,9 @@ import msgspec
 
 from dialects.events import Arguments, CallEnd, CallStart, Content, Event, Reasoning
 from frontend.calls import new_id
-from frontend.reading import TOOL_CALLS, Said
+from frontend.reading import TOOL_CALLS
 from frontend.streams import Run
-from messages.text import FINISH_LENGTH, Ended, TextDelta
+from messages.text import FINISH_LENGTH
 
 END_TURN, MAX_TOKENS, STOP_SEQUENCE, TOOL_USE, FULL = "end_turn", "max_tokens", "stop_sequence", "tool_use", "model_context_window_exceeded"
 MALFORMED = "malformed"
@@ -84,22 +84,6 @@ def reason(run: Run, finish: str | None, stop: str | int | None) -> tuple[str, s
     if finish == FINISH_LENGTH:
         return (MAX_TOKENS if run.completion_tokens == run.max_tokens else FULL), None
     return (STOP_SEQUENCE, stop) if isinstance(stop, str) else (END_TURN, None)
-
-
-def said_in(came: str | TextDelta | Ended | Said) -> list[Event]:
-    """What arrived, as events."""
-    if isinstance(came, Said):
-        return came.events
-    text = came if isinstance(came, str) else came.text
-    return [Content(text)] if text else []
-
-
-def ending_in(came: str | TextDelta | Ended | Said) -> tuple[str | None, str | int | None] | None:
-    """The finish reason and what was found, if this is the end."""
-    message = came.message if isinstance(came, Said) else came
-    if not isinstance(message, Ended):
-        return None
-    return came.finish if isinstance(came, Said) else message.finish, message.stop_reason
 
 
 Delta = tuple[str, str]

@@ -143,8 +143,10 @@ def _conversation(messages: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             if number == len(messages) - 1:
                 raise invalid("messages must not end with the assistant's: an answer cannot be begun for it.", "messages", "unsupported_parameter")
             yield _of_assistant(blocks, f"{where}.content")
+        elif fields.get("role") == "system":
+            yield {"role": "system", "content": _text(blocks, f"{where}.content")}
         else:
-            raise invalid(f"{where}.role must be user or assistant.", f"{where}.role")
+            raise invalid(f"{where}.role must be user, assistant or system.", f"{where}.role")
 
 
 def _of_user(blocks: list[dict[str, Any]], where: str) -> Iterator[dict[str, Any]]:

@@ -6,8 +6,9 @@ import msgspec
 
 from dialects.events import Arguments, Content, Reasoning
 from dialects.events import Event as Spoken
-from frontend.anthropic_answer import INPUT, TEXT, THINKING, Block, Blocks, Delta, MessageBody, ending_in, reason, said_in, usage
+from frontend.anthropic_answer import INPUT, TEXT, THINKING, Block, Blocks, Delta, MessageBody, reason, usage
 from frontend.errors import ApiError
+from frontend.reading import ending_in, said_in
 from frontend.register import Entry
 from frontend.streams import Event
 

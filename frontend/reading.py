@@ -52,6 +52,26 @@ class Said(NamedTuple):
         return "".join([event.text for event in self.events if isinstance(event, Content)])
 
 
+Came = str | TextDelta | Ended | Said
+"""What came for a sequence: text alone, a message that says more, or what has been read in it."""
+
+
+def said_in(came: Came) -> list[Event]:
+    """What it says, read or not."""
+    if isinstance(came, Said):
+        return came.events
+    text = came if isinstance(came, str) else came.text
+    return [Content(text)] if text else []
+
+
+def ending_in(came: Came) -> tuple[str | None, str | int | None] | None:
+    """The finish reason and what was found, if this is the end."""
+    message = came.message if isinstance(came, Said) else came
+    if not isinstance(message, Ended):
+        return None
+    return came.finish if isinstance(came, Said) else message.finish, message.stop_reason
+
+
 class Listener:
     """Reads one sequence. `reasoning_tokens`: those that came while the reasoning was not over."""
 

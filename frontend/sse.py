@@ -53,7 +53,7 @@ class EventStream:
         writer, transport = await response.prepare(self._http), self._http.transport
         if writer is None or transport is None:
             raise ConnectionResetError("the client has gone")
-        output = _Output(transport, response.headers.get("Transfer-Encoding") == "chunked")
+        output = Output(transport, response.headers.get("Transfer-Encoding") == "chunked")
         output.write(self._wording.opening())
         self._output, self._run.writer = output, self._write
         try:
@@ -79,7 +79,7 @@ class EventStream:
         return True
 
 
-class _Output:
+class Output:
     """Writing to a connection at once, past the response, whose writing is a coroutine. Its writer's `drain` waits until all was sent.
 
     `sent` counts the bytes of data."""

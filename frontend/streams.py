@@ -16,17 +16,17 @@ import msgspec
 from frontend import resubmission
 from frontend.cluster import Route
 from frontend.errors import ApiError
-from frontend.reading import Listener, Reading, Said
+from frontend.reading import Came, Listener, Reading
 from messages.explain import Explain, Explained
 from messages.request import Detokenize, Generate, Tokenize
 from messages.sampling import SamplingParams
-from messages.text import Detokenized, Ended, Problem, TextDelta, Tokenized
+from messages.text import Detokenized, Problem, Tokenized
 
 if TYPE_CHECKING:
     from frontend.dispatcher import Dispatcher
 
-Event = tuple[int, str | TextDelta | Ended | Said]
-"""The index of a choice and what came for it: text alone, a message that says more, or what has been read in it."""
+Event = tuple[int, Came]
+"""The index of a choice and what came for it."""
 Question = Tokenize | Detokenize | Explain
 Answer = Tokenized | Detokenized | Explained
 

@@ -116,7 +116,10 @@ def test_a_conversation_travels(reading: Pair, client: anthropic.Anthropic) -> N
     peers.script = say("Yes.")
     while not peers.received.empty():
         peers.received.get_nowait()
+    metadata: Any = {"user_id": "x"}
+    choice: Any = {"type": "auto", "disable_parallel_tool_use": True}
     hint: Any = {"cache_control": {"type": "ephemeral"}}
+    system: Any = [{"type": "text", "text": "Be brief.", **hint}]
     talk: list[Any] = [
         {"role": "user", "content": [{"type": "text", "text": "A", **hint}, {"type": "text", "text": "B"}]},
         {"role": "assistant", "content": [
@@ -127,10 +130,11 @@ def test_a_conversation_travels(reading: Pair, client: anthropic.Anthropic) -> N
             {"type": "tool_result", "tool_use_id": "toolu_1", "content": [{"type": "text", "text": "no"}], "is_error": True},
             {"type": "text", "text": "Again."},
         ]},
+        {"role": "system", "content": "Now."},
     ]  # fmt: skip
     made = client.messages.create(
-        model=MODEL, max_tokens=5, messages=talk, tools=TOOLS, system=[{"type": "text", "text": "Be brief.", **hint}], metadata={"user_id": "x"},
-        tool_choice={"type": "auto", "disable_parallel_tool_use": True}, stop_sequences=["x"],
+        model=MODEL, max_tokens=5, messages=talk, tools=TOOLS, system=system, metadata=metadata,
+        tool_choice=choice, stop_sequences=["x"],
         extra_body={"temperature": 0.5, "top_k": 5},
     )  # fmt: skip
     assert [block.type for block in made.content] == ["text"]
@@ -142,6 +146,7 @@ def test_a_conversation_travels(reading: Pair, client: anthropic.Anthropic) -> N
             {"id": "toolu_1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}]},
         {"role": "tool", "tool_call_id": "toolu_1", "name": "add", "content": "Error: no"},
         {"role": "user", "content": "Again."},
+        {"role": "system", "content": "Now."},
     ]  # fmt: skip
     assert (asked.sampling.temperature, asked.sampling.top_k, asked.stop.strings, asked.stop.max_tokens) == (0.5, 5, ["x"], 5)
 
@@ -170,7 +175,11 @@ def test_the_clients_errors(reading: Pair, client: anthropic.Anthropic) -> None:
         client.messages.create(**{**ASK, "model": "nope"})
     body: Any = missing.value.body
     assert (body["type"], body["error"]["type"]) == ("error", "not_found_error")
-    reading[1].script = lambda message: [Ended(key=message.keys[0], problem=Problem(status=429, code="queue_full", message="full"), refused=True)]
+
+    def full(message: Any) -> Iterator[Any]:
+        yield Ended(key=message.keys[0], problem=Problem(status=429, code="queue_full", message="full"), refused=True)
+
+    reading[1].script = full
     with pytest.raises(anthropic.RateLimitError):
         client.messages.create(**ASK)
 
@@ -200,7 +209,7 @@ def test_an_error_in_the_middle_of_a_stream(reading: Pair, client: anthropic.Ant
         ({"thinking": {"type": "enabled", "budget_tokens": 0}}, "thinking"),
         ({"system": 5}, "system"),
         ({"system": [{"type": "image"}]}, "system[0]"),
-        ({"messages": [{"role": "system", "content": "A"}]}, "messages[0].role"),
+        ({"messages": [{"role": "tool", "content": "A"}]}, "messages[0].role"),
         ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "messages[0].content[0]"),
         ({"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]}, "messages[0].content[0]"),
         ({"messages": [*ASK["messages"], {"role": "assistant", "content": "("}]}, "messages"),
