@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dialects.events import Arguments, CallEnd, CallStart, Content, Event, Markup, Reasoning
@@ -166,9 +166,25 @@ def cut(text: str, places: list[int]) -> list[str]:
     return [text[begin:end] for begin, end in itertools.pairwise(edges)]
 
 
+CUTS = {"text": TEXTS, "places": st.lists(st.integers(0, 10_000), max_size=12), "inside": st.booleans(), "thinks": st.booleans()}
+
+
 @pytest.mark.parametrize("tools", [*TOOLS, None])
-@given(text=TEXTS, places=st.lists(st.integers(0, 10_000), max_size=12), inside=st.booleans(), thinks=st.booleans())
+@settings(deadline=None, derandomize=True)
+@given(**CUTS)
 def test_any_cut_gives_the_same_and_nothing_is_lost(tools: str | None, text: str, places: list[int], inside: bool, thinks: bool) -> None:
+    check_cut(tools, text, places, inside, thinks)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tools", [*TOOLS, None])
+@settings(max_examples=3000, deadline=None)
+@given(**CUTS)
+def test_many_cuts_give_the_same(tools: str | None, text: str, places: list[int], inside: bool, thinks: bool) -> None:
+    check_cut(tools, text, places, inside, thinks)
+
+
+def check_cut(tools: str | None, text: str, places: list[int], inside: bool, thinks: bool) -> None:
     reasoning = "think" if thinks else None
     whole = parse([text], tools, reasoning, inside)
     assert written(whole) == text
