@@ -2,6 +2,7 @@
 
 import asyncio
 from sys import getsizeof
+from typing import get_args
 
 import msgspec
 
@@ -105,11 +106,12 @@ Event = (
 )  # fmt: skip
 
 _encode = msgspec.json.Encoder().encode
+_BEGINS = {kind: f"event: {kind.__struct_config__.tag}\ndata: ".encode() for kind in get_args(Event)}
 
 
 def wire(event: Event) -> bytes:
     """The event as it is sent."""
-    return b"event: %b\ndata: %b\n\n" % (str(event.__struct_config__.tag).encode(), _encode(event))
+    return _BEGINS[type(event)] + _encode(event) + b"\n\n"
 
 
 class EventLog:

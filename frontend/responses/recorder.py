@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import msgspec
 
@@ -29,7 +28,8 @@ from frontend.streams import Event as Arrived
 from messages.text import FINISH_LENGTH, Ended, Problem
 
 CANCELLED_CODE = "cancelled"
-Emit = Callable[..., None]
+Emit = Callable[[Callable[[int], Event]], None]
+"""Takes what makes an event of its number."""
 
 
 class MessageOutput:
@@ -39,14 +39,14 @@ class MessageOutput:
         self._emit = emit
         self._texts: list[str] = []
         self._item = Message(name or new_id(), IN_PROGRESS, ASSISTANT, [])
-        self._where: dict[str, Any] = {"item_id": self._item.id, "output_index": index, "content_index": 0}
+        self._where = self._item.id, index, 0
         self._index = index
-        emit(OutputItemAdded, output_index=index, item=self._item)
-        emit(ContentPartAdded, **self._where, part=OutputText(""))
+        emit(lambda number: OutputItemAdded(number, index, self._item))
+        emit(lambda number: ContentPartAdded(number, *self._where, OutputText("")))
 
     def text(self, text: str) -> None:
         self._texts.append(text)
-        self._emit(OutputTextDelta, **self._where, delta=text)
+        self._emit(lambda number: OutputTextDelta(number, *self._where, text))
 
     def so_far(self, status: str = IN_PROGRESS) -> Message:
         """The item with its text until now."""
@@ -55,9 +55,9 @@ class MessageOutput:
     def close(self, status: str) -> Message:
         item = self.so_far(status)
         part = item.content[0]
-        self._emit(OutputTextDone, **self._where, text=part.text)
-        self._emit(ContentPartDone, **self._where, part=part)
-        self._emit(OutputItemDone, output_index=self._index, item=item)
+        self._emit(lambda number: OutputTextDone(number, *self._where, part.text))
+        self._emit(lambda number: ContentPartDone(number, *self._where, part))
+        self._emit(lambda number: OutputItemDone(number, self._index, item))
         return item
 
 
@@ -76,21 +76,21 @@ class Recorder:
         """Some of its text is there."""
         return self._output is not None
 
-    def _emit(self, kind: Callable[..., Event], **fields: Any) -> None:
-        self._sink(kind(sequence_number=self._number, **fields))
+    def _emit(self, make: Callable[[int], Event]) -> None:
+        self._sink(make(self._number))
         self._number += 1
 
     def accept(self) -> None:
         """The request is taken: in background mode it waits for its turn, else it is about to be answered."""
-        self._emit(ResponseCreated, response=self._snapshot())
+        self._emit(lambda number: ResponseCreated(number, self._snapshot()))
         if self.body.background:
-            self._emit(ResponseQueued, response=self._snapshot())
+            self._emit(lambda number: ResponseQueued(number, self._snapshot()))
         else:
             self._begin()
 
     def _begin(self) -> None:
         self.body.status = bodies.IN_PROGRESS
-        self._emit(ResponseInProgress, response=self._snapshot())
+        self._emit(lambda number: ResponseInProgress(number, self._snapshot()))
 
     def _snapshot(self) -> ResponseBody:
         return msgspec.structs.replace(self.body)
@@ -150,14 +150,16 @@ class Recorder:
         self._end()
 
     def _end(self) -> None:
+        self._emit(self._last)
+
+    def _last(self, number: int) -> Event:
         if self.body.status == bodies.COMPLETED:
-            self._emit(ResponseCompleted, response=self.body)
-        elif self.body.status == bodies.INCOMPLETE:
-            self._emit(ResponseIncomplete, response=self.body)
-        elif self.body.status == bodies.FAILED:
-            self._emit(ResponseFailed, response=self.body)
-        else:
-            self._emit(StreamError, code=CANCELLED_CODE, message="The response was cancelled.")
+            return ResponseCompleted(number, self.body)
+        if self.body.status == bodies.INCOMPLETE:
+            return ResponseIncomplete(number, self.body)
+        if self.body.status == bodies.FAILED:
+            return ResponseFailed(number, self.body)
+        return StreamError(number, CANCELLED_CODE, "The response was cancelled.")
 
 
 def replay(final: ResponseBody, sink: Callable[[Event], None]) -> None:

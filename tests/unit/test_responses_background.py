@@ -22,6 +22,7 @@ from frontend.responses.store import Kept
 from frontend.responses.streaming import merged
 from frontend.service import make_app
 from messages.cluster import READY, ClusterState, ProcessState
+from messages.journal import Record
 from messages.request import Generate
 from messages.text import Ended, Started, TextDelta
 from tests.support.journal_records import accepted, concluded, name_of
@@ -101,7 +102,7 @@ async def test_a_journal_is_taken_up_as_far_as_it_can_be_read(tmp_path: Path) ->
     """Damaged records, one whose response is none, one of another model: the others are as they were, or are made again."""
     path, letter, tokenizer = tmp_path / "journal", tmp_path / "letter", Tokenizer()
     unreadable = msgspec.structs.replace(accepted(2), body=b"{}")
-    records = [accepted(0), accepted(1), concluded(1), unreadable, accepted(3)]
+    records: list[Record] = [accepted(0), accepted(1), concluded(1), unreadable, accepted(3)]
     path.write_bytes(TITLE + b"".join(map(pack, records)) + b"damaged" + pack(accepted(4)) + pack(accepted(5))[:-1])
     core = make_core(tokenizer, "tiny")
     await open_journal(core, str(path))
