@@ -1,7 +1,7 @@
 """The OpenAPI 3.1 description of the API, made from the Structs of requests and answers."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
@@ -87,12 +87,13 @@ _BY_NAME = {
     "prompt": _PROMPT, "input": _PROMPT, "messages": _MESSAGES, "logit_bias": _BIAS, "tools": _TOOLS,
     "tool_choice": {"enum": ["auto", "none"]},
 }  # fmt: skip
-_CUT = ("max_tokens", "max_completion_tokens", "top_k", "thinking_budget")
+_CUT = ("max_tokens", "max_completion_tokens", "max_output_tokens", "top_k", "thinking_budget")
 """Larger values are the same as the largest."""
 _KEYS: dict[str, Schema] = {
     "bearer": {"type": "http", "scheme": "bearer", "description": "Needed where the server was started with API keys."},
     "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key", "description": "The same key in Anthropic's header."},
 }
+_ANTHROPIC_STREAM = "`message_start` with a MessageBody, blocks as `content_block_*`, `message_delta`, `message_stop`, each behind its `event: `."
 _NEUTRAL = "Accepted only at values that change nothing."
 
 
@@ -137,9 +138,7 @@ def _responses(operation: Operation) -> Iterator[tuple[str, Schema]]:
     schema = {"type": "string"} if operation.media != JSON else {"type": "object"} if operation.gives is None else _reference(operation.gives)
     content: Schema = {operation.media: {"schema": schema}}
     if operation.events is not None:
-        text = f"Events of {operation.events.__name__}, each behind `data: `, then `data: [DONE]`."
-        if operation.anthropic:
-            text = f"`message_start` with a {operation.events.__name__}, blocks as `content_block_*`, `message_delta`, `message_stop`."
+        text = _ANTHROPIC_STREAM if operation.anthropic else _stream(operation.events)
         content[EVENTS] = {"schema": {"type": "string", "description": text}}
     yield "200", {"description": "Done", "content": content}
     for status in operation.also:
@@ -150,6 +149,14 @@ def _responses(operation: Operation) -> Iterator[tuple[str, Schema]]:
         yield str(status), {"description": WORDS[status], "content": {JSON: {"schema": _reference(shape)}}}
 
 
+def _stream(events: object) -> str:
+    """What a stream looks like: chunks of one kind, or typed events."""
+    if isinstance(events, type):
+        return f"Events of {events.__name__}, each behind `data: `, then `data: [DONE]`."
+    kinds = ", ".join(kind.__name__ for kind in get_args(events))
+    return f"Each event is a line `event: ` with its type and one `data: ` with one of {kinds}."
+
+
 def _reference(kind: object) -> Schema:
     schema: Schema = msgspec.json.schema_components([kind], ref_template=TEMPLATE)[0][0]
     return schema
@@ -158,17 +165,16 @@ def _reference(kind: object) -> Schema:
 def _request(schema: Schema, operation: Operation) -> Schema:
     """null is the same as leaving a field out, fields with a neutral value are known, others are refused."""
     required = schema.get("required", [])
-    known = {} if operation.anthropic else _BY_NAME
-    fields = {name: _field(name, value, name in required, known) for name, value in schema["properties"].items()}
+    said = ({} if operation.anthropic else _BY_NAME) | operation.fields
+    fields = {name: _field(name, value, name in required, said) for name, value in schema["properties"].items()}
     for name, neutral in operation.neutral.items():
         shown = {"type": "null"} if neutral.schema is None else {"anyOf": [neutral.schema, {"type": "null"}]}
         fields[name] = {**shown, "description": _NEUTRAL}
     return {**schema, "properties": fields, "additionalProperties": False}
 
 
-def _field(name: str, schema: Schema, required: bool, known: dict[str, Schema]) -> Schema:
-    """`known`: what is said of fields whose type does not say it."""
-    shown = dict(known[name], **({"default": schema["default"]} if "default" in schema else {})) if name in known else dict(schema)
+def _field(name: str, schema: Schema, required: bool, said: dict[str, Schema]) -> Schema:
+    shown = dict(said[name], **({"default": schema["default"]} if "default" in schema else {})) if name in said else dict(schema)
     choices = [{key: value for key, value in choice.items() if key != "maximum" or name not in _CUT} for choice in shown.pop("anyOf", [shown])]
     if not required and {"type": "null"} not in choices:
         choices.append({"type": "null"})

@@ -14,11 +14,9 @@ CLIENT_CLOSED = 499
 MAX_PATH = 200
 OTHER = "other"
 OPERATIONS = {
-    "/v1/chat/completions": "chat",
-    "/v1/completions": "text_completion",
+    "/v1/chat/completions": "chat", "/v1/responses": "chat", "/v1/messages": "chat", "/v1/completions": "text_completion",
     "/v1/embeddings": "embeddings",
-    "/v1/messages": "chat",
-}
+}  # fmt: skip
 """Patterns of the routes that run sequences, and the names of what they do in OpenTelemetry's conventions for generative AI."""
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _UNKNOWN = "-"

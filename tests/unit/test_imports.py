@@ -51,10 +51,10 @@ CLI = {
     "chat": SAMPLING,
     "cluster start": (
         "--access-log --api-keys --block-size --chat-template --chunk-tokens --cors-origin --detach --device --dtype --dummy-weights "
-        "--frontends --generation-config --gpu-memory-utilization --hang-timeout --host --kv-dtype --kv-tokens --log-format --log-level "
-        "--max-connections --max-context --max-queue --max-queue-tokens --max-slots --max-step-tokens --model --otlp-endpoint --port "
-        "--prefix-cache --reasoning-parser --record --record-tokens --run-ahead --served-model-name --startup-timeout --target-itl "
-        "--threads --tls-cert --tls-key --tokenizers --tool-parser --trace --weights"
+        "--frontends --generation-config --gpu-memory-utilization --hang-timeout --host --journal --kv-dtype --kv-tokens --log-format "
+        "--log-level --max-connections --max-context --max-queue --max-queue-tokens --max-slots --max-step-tokens --model "
+        "--otlp-endpoint --port --prefix-cache --reasoning-parser --record --record-tokens --run-ahead --served-model-name "
+        "--startup-timeout --target-itl --threads --tls-cert --tls-key --tokenizers --tool-parser --trace --weights"
     ),
     "cluster status": "--json --port",
     "cluster stop": "--port --timeout",
@@ -77,6 +77,7 @@ CLI = {
 }
 ROUTES = [
     "DELETE /v1/requests/{id}",
+    "DELETE /v1/responses/{id}",
     "GET /",
     "GET /docs",
     "GET /health",
@@ -89,6 +90,8 @@ ROUTES = [
     "GET /v1/models/{id}",
     "GET /v1/requests",
     "GET /v1/requests/{id}",
+    "GET /v1/responses/{id}",
+    "GET /v1/responses/{id}/input_items",
     "GET /version",
     "POST /detokenize",
     "POST /tokenize",
@@ -97,6 +100,8 @@ ROUTES = [
     "POST /v1/embeddings",
     "POST /v1/messages",
     "POST /v1/messages/count_tokens",
+    "POST /v1/responses",
+    "POST /v1/responses/{id}/cancel",
 ]
 
 
