@@ -1,9 +1,9 @@
 """What a cluster serves, and what it would serve with other options."""
 
 import argparse
+import os
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import msgspec
 
@@ -42,7 +42,7 @@ def changed(options: ClusterOptions, changes: ModelOptions) -> ClusterOptions:
     check_formats(asked)
     sizes = sizes_from(asked)
     for path in (merged.model_path, merged.chat_template):
-        if path is not None and not Path(path).exists():
+        if path is not None and not os.path.exists(path):  # Path.exists raises for a null byte
             raise LauncherError(f"there is no {path}")
     return msgspec.structs.replace(merged, **{name: getattr(sizes, name) for name in SIZES})
 

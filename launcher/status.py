@@ -20,6 +20,8 @@ from launcher.rundir import Cluster, choose_cluster, is_live, running_clusters
 from messages.cluster import SAMPLE, SCHEDULER_NAME, ClusterState, ProcessState, StatusQuery, StopCommand, Stopping
 
 STOP_SECONDS = 10.0
+CUT_SECONDS = 2.0
+"""For frontends to end what has not finished when it was waited for."""
 GRACE_SECONDS = 10.0
 POLL_SECONDS = 0.05
 
@@ -126,7 +128,7 @@ def run_stop(args: argparse.Namespace) -> int:
         _stop(cluster, STOP_SECONDS if args.timeout is None else args.timeout)
         return 0
     finished = drain(cluster, args.timeout)
-    _stop(cluster, 0.0)
+    _stop(cluster, CUT_SECONDS)
     return 0 if finished else NOT_YET
 
 

@@ -20,7 +20,7 @@ from launcher.rolling import Rolling
 from launcher.rundir import Cluster, ClusterInfo
 from launcher.serving import Offers, Serving, changed
 from launcher.specs import ClusterOptions, ProcessSpec, cluster_specs
-from launcher.status import status_table
+from launcher.status import CUT_SECONDS, run_stop, status_table
 from messages.change import Change, ModelOptions
 from messages.cluster import BEGUN, DEAD, INTAKE, LOADING, OPEN, READY, ClusterState, ProcessState
 from transport.lifetime import ProcessArgs
@@ -275,6 +275,7 @@ def test_sizes_follow_the_kind_of_device() -> None:
         (ModelOptions(chunk_tokens=513), "--chunk-tokens 513 is over --max-step-tokens 512"),
         (ModelOptions(weights="fp8"), "--weights fp8 needs a GPU"),
         (ModelOptions(model_path="/no/such"), "there is no /no/such"),
+        (ModelOptions(chat_template="\0"), "there is no \0"),
         (ModelOptions(), "there is no /t"),
     ],
 )
@@ -357,3 +358,29 @@ def test_waiting_ends_when_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None
     never: Callable[[ClusterState], str | None] = lambda state: "more"  # noqa: E731
     assert not waited(cluster, 0.0, never)
     assert waited(cluster, None, lambda state: None if len(asked) > 2 else "more")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "finished", "code", "stopped"),
+    [
+        ([], True, 0, [10.0]),
+        (["--timeout", "0"], True, 0, [0.0]),
+        (["--drain"], True, 0, [None, CUT_SECONDS]),
+        (["--drain", "--timeout", "30"], False, 3, [30.0, CUT_SECONDS]),
+    ],
+)
+def test_a_stop_drains_first_where_it_is_asked_for(
+    arguments: list[str], finished: bool, code: int, stopped: list[float | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was waited for, and what the rest of the requests got."""
+    done: list[float | None] = []
+
+    def drains(cluster: object, wait: float | None) -> bool:
+        done.append(wait)
+        return finished
+
+    monkeypatch.setattr("launcher.status.choose_cluster", lambda port: None)
+    monkeypatch.setattr("launcher.status.drain", drains)
+    monkeypatch.setattr("launcher.status._stop", lambda cluster, timeout: done.append(timeout))
+    assert run_stop(build_parser("cluster").parse_args(["cluster", "stop", *arguments])) == code
+    assert done == stopped
