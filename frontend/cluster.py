@@ -153,17 +153,18 @@ class ClusterView:
             return "no tokenizer process is ready"
         return None
 
-    def refusal(self) -> str | None:
+    def refusal(self, accepted: bool = False) -> str | None:
         """Why requests are not taken now, or None: before the cluster was ready once, and when it is about to end.
 
-        While a process that died starts again, or another model is loaded, they are taken, and wait on their way.
+        While a process that died starts again, or another model is loaded, they are taken, and wait on their way. `accepted`: of those that were
+        accepted before, which are finished when the cluster drains.
         """
-        ending = self.stopping or self.draining or (self.state is not None and self.state.stop_seconds is not None)
+        ending = self.stopping or (self.draining and not accepted) or (self.state is not None and self.state.stop_seconds is not None)
         return self.reason() if ending or self._silent or not self.started else None
 
-    def require_accepting(self) -> None:
+    def require_accepting(self, accepted: bool = False) -> None:
         """Raises ApiError 503 with the phase and the progress when requests are not taken."""
-        if reason := self.refusal():
+        if reason := self.refusal(accepted):
             raise self.unready(reason)
 
     def unready(self, reason: str) -> ApiError:

@@ -20,6 +20,11 @@ from frontend.explain import answer_peer
 from frontend.metrics import Metrics
 from frontend.peers import Peers
 from frontend.port import Port
+from frontend.responses import background, restoring
+from frontend.responses.desk import Desk
+from frontend.responses.figures import DeskCollector
+from frontend.responses.links import Links, socket_path
+from frontend.responses.private import make_private_app
 from frontend.service import make_app
 from frontend.shared_metrics import report
 from frontend.streams import ContractError, Sender
@@ -65,7 +70,9 @@ class Server:
         peers = Peers(args.name, {name: self._outboxes[name] for name in args.peers}, view.serves)
         self._access = Access(args.api_keys, args.key_lines)
         doors: dict[str, Any] = {"access": self._access, "cors": Cors(args.cors_origins)}
-        self._core = Core(args, view, metrics, dispatcher, peers=peers, watchers=self._watching.watchers, **doors)
+        desk = Desk(args.name, args.keeper, Links(args.run_dir, args.peers, view.serves))
+        self._core = Core(args, view, metrics, dispatcher, peers=peers, watchers=self._watching.watchers, responses=desk, **doors)
+        metrics.registry.register(DeskCollector(desk, metrics))
         self._certificate = Certificate(args.tls_cert, args.tls_key) if args.tls_cert and args.tls_key else None
         self._connections = Connections(room_for(args.max_connections), args.head_seconds)
         self._answering: set[asyncio.Task[None]] = set()
@@ -75,15 +82,14 @@ class Server:
         self._standing = (-1.0, False, False)
 
     async def serve(self) -> None:
-        """Raises OSError when the port cannot be bound."""
-        runner = web.AppRunner(
-            make_app(self._core),
-            handler_cancellation=True,
-            shutdown_timeout=LAST_WORDS_SECONDS,
-        )
-        await runner.setup()
+        """Raises OSError when the port cannot be bound and JournalError when the journal cannot be used."""
+        options: dict[str, Any] = {"handler_cancellation": True, "shutdown_timeout": LAST_WORDS_SECONDS, "access_log": None}
+        runners = [web.AppRunner(app, **options) for app in self._apps()]
+        for runner in runners:
+            await runner.setup()
         try:
-            port = Port(self._args, runner, self._connections, self._certificate)
+            await self._open_responses(runners[1:])
+            port = Port(self._args, runners[0], self._connections, self._certificate)
             self._announce(await port.listen())
             self._inbox.listen(self._receive)
             refreshing = asyncio.create_task(self._keep_fresh())
@@ -93,8 +99,21 @@ class Server:
             await port.leave()
             await self._drain()
         finally:
-            await runner.cleanup()
+            for runner in runners:
+                await runner.cleanup()
+            await background.close(self._core)
             self._close()
+
+    def _apps(self) -> list[web.Application]:
+        """What clients reach, and what the other frontends reach, if there are any."""
+        return [make_app(self._core), *([make_private_app(self._core)] if self._args.peers else [])]
+
+    async def _open_responses(self, private: list[web.AppRunner]) -> None:
+        """Before any client is served: what a journal holds is not asked for in vain."""
+        if self._args.journal is not None:
+            await restoring.open_journal(self._core, self._args.journal)
+        for runner in private:
+            await web.UnixSite(runner, socket_path(self._args.run_dir, self._args.name)).start()
 
     def _announce(self, port: int) -> None:
         log.info("listening on %s port %d", self._args.host, port)
@@ -152,7 +171,7 @@ class Server:
 
     def _requests(self) -> dict[str, float]:
         state, dispatcher = self._core.view.state, self._core.dispatcher
-        counts = {"live": len(dispatcher), OPEN: self._core.admitted.count, BEGUN: dispatcher.begun, INTAKE: -1 if state is None else state.intake}
+        counts = {"live": len(dispatcher), OPEN: self._unfinished(), BEGUN: dispatcher.begun, INTAKE: -1 if state is None else state.intake}
         return {name: float(count) for name, count in counts.items()}
 
     async def _drain(self) -> None:
@@ -172,7 +191,11 @@ class Server:
         self._core.dispatcher.fail_all(Problem(status=503, code="shutting_down", message="The server is shutting down.", retry_after=5.0))
 
     def _is_busy(self, alone: bool) -> bool:
-        return len(self._core.dispatcher) > 0 or (alone and self._core.admitted.count > 0)
+        return len(self._core.dispatcher) > 0 or (alone and self._unfinished() > 0)
+
+    def _unfinished(self) -> int:
+        """Requests that were let in: those that a client waits for, and those in the background."""
+        return self._core.admitted.count + len(self._core.responses.store.running)
 
     def _drain_seconds(self) -> float:
         """The supervisor's deadline, less the time to say goodbye; DRAIN_SECONDS while it is not known."""

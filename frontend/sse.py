@@ -47,7 +47,7 @@ class EventStream:
         writer, transport = await response.prepare(self._http), self._http.transport
         if writer is None or transport is None:
             raise ConnectionResetError("the client has gone")
-        output = _Output(transport, response.headers.get("Transfer-Encoding") == "chunked")
+        output = Output(transport, response.headers.get("Transfer-Encoding") == "chunked")
         self._output, self._run.writer = output, self._write
         try:
             self._write()
@@ -113,7 +113,7 @@ class EventStream:
         return self._head + b'],"usage":' + self._encode(usage(self._run)) + b"}\n\n" + _DONE
 
 
-class _Output:
+class Output:
     """Writing to a connection at once, past the response, whose writing is a coroutine. Its writer's `drain` waits until all was sent.
 
     `sent` counts the bytes of data."""

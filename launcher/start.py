@@ -20,6 +20,7 @@ import msgspec
 from launcher import models
 from launcher.display import Event, PipeAudience, TerminalAudience, status_key
 from launcher.errors import APP_ROOT, LauncherError
+from launcher.journal import journal_from, journal_lock
 from launcher.machine import cores
 from launcher.new_file import new_file
 from launcher.options import check_formats
@@ -61,6 +62,7 @@ def options_from(args: argparse.Namespace) -> ClusterOptions:
     trace = None if args.trace is None else new_file("--trace", args.trace, "a trace")
     security = security_from(args)
     watching = watching_from(args)
+    journal = journal_from(args.journal)
     port = free_port(args.host, args.port)
     found = models.resolve(args.model)
     return ClusterOptions(
@@ -89,6 +91,7 @@ def options_from(args: argparse.Namespace) -> ClusterOptions:
         record=record,
         record_tokens=args.record_tokens,
         trace=trace,
+        journal=journal,
         chat_template=template,
         generation_config=args.generation_config == "on",
         dummy_weights=args.dummy_weights,
@@ -166,11 +169,11 @@ def serve(options: ClusterOptions, run_dir: RunDir, report_fd: int = -1) -> int:
         info = _info(options)
         run_dir.write_info(info)
         timeouts = (options.startup_timeout, options.hang_timeout, options.grace)
-        with traced(options.trace) as trace, access_descriptor(options.access_log) as descriptor:
+        with traced(options.trace) as trace, access_descriptor(options.access_log) as access, journal_lock(options.journal) as journal:
             started = msgspec.structs.replace(options, trace=trace, security=security)
             offers = Offers(
                 started,
-                lambda chosen: cluster_specs(chosen, str(run_dir.folder), descriptor),
+                lambda chosen: cluster_specs(chosen, str(run_dir.folder), access, journal),
                 lambda adopted: run_dir.write_info(msgspec.structs.replace(info, model=adopted.model_name)),
             )
             code = Supervisor(offers, run_dir.folder, audience, *timeouts, lambda: serves(options.url)).run()
