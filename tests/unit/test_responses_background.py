@@ -181,7 +181,7 @@ async def test_what_was_accepted_is_finished_when_the_cluster_drains_and_waits_w
     await settled()
     assert [message.seeds for message in tokenizer.asked] == [[0], [1]]
     hear(holding=True)
-    hear(serving=1)
+    hear(holding=True, serving=1)
     assert kept[1].body.status == "queued"
     hear(serving=1, model="new")
     await settled()
