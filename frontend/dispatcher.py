@@ -55,12 +55,12 @@ class Dispatcher:
         """Keys nobody else uses: counted from a random 62-bit base."""
         return list(itertools.islice(self._keys, count))
 
-    def open(self) -> Run:
-        """A run on the next ready tokenizer, or one that waits for a way. Raises ApiError 503 when too many wait."""
+    def open(self, timeout: float | None = None) -> Run:
+        """A run on the next ready tokenizer, or one that waits for a way; it may take `timeout` seconds. Raises ApiError 503 when too many wait."""
         route = self._view.route()
         if route is None and sum(not sequence.run.sent for sequence in self._live.values()) >= resubmission.MAX_HELD:
             raise ApiError.of(resubmission.TOO_MANY)
-        return Run(self, route)
+        return Run(self, route, timeout)
 
     def send(self, tokenizer: str, message: msgspec.Struct) -> bool:
         """False when the tokenizer's queue is full."""

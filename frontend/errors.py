@@ -1,11 +1,16 @@
 """The one shape of every error a client sees, and the exception that carries it through the handlers."""
 
+import math
+
 import msgspec
 
 from messages.text import Problem
 
 INVALID_REQUEST = "invalid_request_error"
-_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error", 499: "cancelled_error", 503: "service_unavailable_error"}
+_TYPES = {
+    401: "authentication_error", 403: "permission_error", 429: "rate_limit_error", 499: "cancelled_error", 503: "service_unavailable_error",
+    504: "timeout_error",
+}  # fmt: skip
 
 
 class ErrorDetail(msgspec.Struct):
@@ -54,7 +59,7 @@ class ApiError(Exception):
             return {"WWW-Authenticate": 'Bearer realm="pagewire"'}
         if self.retry_after is None:
             return {}
-        return {"Retry-After": str(max(1, round(self.retry_after)))}
+        return {"Retry-After": str(max(1, math.ceil(self.retry_after)))}
 
 
 def too_large(limit: int) -> ApiError:

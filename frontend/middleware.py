@@ -61,9 +61,11 @@ class Boundary:
             response = await self._answered(request, handler)
             record.status = response.status
             self._count(record)
+            self._core.metrics.went_wrong(record.problem)
             return response
         except (asyncio.CancelledError, ConnectionError):
             self._core.metrics.http(record.handler, record.method, CLIENT_CLOSED)
+            self._core.metrics.went_wrong(record.problem)
             record.end()
             raise
         finally:
@@ -78,10 +80,14 @@ class Boundary:
         self._core.metrics.http(record.handler, record.method, record.status)
         if record.generates and record.status >= 400:
             self._core.metrics.refused(record.status)
+            if record.status == 429:
+                self._core.metrics.limited(record.problem)
 
     async def add_headers(self, request: web.Request, response: web.StreamResponse) -> None:
         """Signal handler: runs before the headers of a response go out."""
         set_headers(request, response)
+        if (caller := request.get(CALLER)) is not None and caller.limits and request[RECORD].generates:
+            response.headers.update(self._core.accounts.headers(caller.name))
         self._core.cors.mark(request, response)
 
     async def _answered(self, request: web.Request, handler: Handler) -> web.StreamResponse:

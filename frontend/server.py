@@ -72,7 +72,7 @@ class Server:
         doors: dict[str, Any] = {"access": self._access, "cors": Cors(args.cors_origins)}
         self._core = Core(args, view, metrics, dispatcher, peers=peers, watchers=self._watching.watchers, **doors)
         self._certificate = Certificate(args.tls_cert, args.tls_key) if args.tls_cert and args.tls_key else None
-        self._connections = Connections(room_for(args.max_connections), args.head_seconds)
+        self._connections = Connections(room_for(args.max_connections), args.head_seconds, args.stall_seconds)
         self._answering: set[asyncio.Task[None]] = set()
         self._reporter = Reporter(args)
         self._samples: tuple[dict[str, float], dict[str, float]] = ({}, {})
@@ -158,6 +158,7 @@ class Server:
         self._core.dispatcher.follow()
         dropped = sum(outbox.dropped for outbox in self._outboxes.values())
         gauges, counters = {"live": float(len(self._core.dispatcher))}, {"bad_frames": float(self._inbox.bad_frames), "dropped_sends": float(dropped)}
+        counters["stalled_connections"] = float(self._connections.stalled)
         if self._args.peers and (now := time.monotonic()) - self._sampled >= SAMPLE_SECONDS:
             self._samples, self._sampled = report(self._core.metrics.registry), now
         self._reporter.numbers(gauges | self._samples[0], counters | self._samples[1])

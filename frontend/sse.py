@@ -11,11 +11,12 @@ import msgspec
 from aiohttp import web
 
 from frontend.answers import Answer, Piece, usage, usage_so_far
+from frontend.connections import cut
 from frontend.errors import ApiError
 from frontend.record import RECORD
 from frontend.register import Entry
 from frontend.schema import StreamOptions
-from frontend.streams import Event
+from frontend.streams import ABORT, SLOW_READER, Event
 
 STREAM_HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 OPENING_GRACE_SECONDS = 0.25
@@ -25,14 +26,18 @@ _MARK = "\ue000"
 
 
 class EventStream:
-    """The answer to one request with `choices` sequences. The parts of its chunks that never change are encoded once."""
+    """The answer to one request with `choices` sequences. The parts of its chunks that never change are encoded once.
 
-    def __init__(self, model: str, http: web.Request, entry: Entry, shapes: Answer, choices: int, options: StreamOptions) -> None:
+    `most`: bytes that may wait for the client, those of its texts in the `Run` included. With more the connection is cut and the request cancelled.
+    """
+
+    def __init__(self, model: str, http: web.Request, entry: Entry, shapes: Answer, choices: int, options: StreamOptions, most: int) -> None:
         self._http = http
         self._run = entry.run
         self._shapes = shapes
         self._choices = choices
         self._options = options
+        self._most = most
         head = {"id": entry.id, "object": shapes.chunk_object, "created": entry.created, "model": model}
         self._head = b"data: " + msgspec.json.encode(head)[:-1] + b',"choices":['
         self._tail = b'],"usage":null}\n\n' if options.include_usage else b"]}\n\n"
@@ -62,12 +67,14 @@ class EventStream:
             self._run.writer = None
             self._http[RECORD].sent += output.sent
         await response.write_eof(last)
-        output.close()
         return response
 
     def _write(self) -> bool:
         """Write what has arrived. False when the client has not read what was written before: then nothing is."""
-        if self._output.congested:
+        if unsent := self._output.unsent:
+            if unsent + self._run.weight() > self._most:
+                self._output.abort()
+                self._run.fail(SLOW_READER, ABORT)
             return False
         encode, around = self._encode, self._around
         parts: list[bytes] = []
@@ -106,23 +113,21 @@ class _Output:
         self._transport = transport
         self._chunked = chunked
         self.sent = 0
-        transport.set_write_buffer_limits(high=0)
 
     @property
-    def congested(self) -> bool:
-        """The client has not read what was written before."""
-        return self._transport.get_write_buffer_size() > 0
+    def unsent(self) -> int:
+        """Bytes that the client, and the system on the way to it, have not taken."""
+        return self._transport.get_write_buffer_size()
+
+    def abort(self) -> None:
+        """End the connection with what is unsent."""
+        cut(self._transport)
 
     def write(self, data: bytes) -> None:
         """Nothing happens when there is no data or the connection is lost: the request is about to be cancelled then."""
         if data and not self._transport.is_closing():
             self._transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
             self.sent += len(data)
-
-    def close(self) -> None:
-        """The connection may serve another request."""
-        if not self._transport.is_closing():
-            self._transport.set_write_buffer_limits()
 
 
 def _merged(events: Iterable[Event]) -> list[tuple[int, Piece]]:

@@ -50,6 +50,10 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_context: int | None = None
     max_queue: int = 1024
     max_queue_tokens: int = 4_000_000
+    max_live_tokens: int = 0
+    max_queue_seconds: float = 0.0
+    default_timeout: float | None = None
+    max_timeout: float | None = None
     run_ahead: int = 2
     prefix_cache: bool = True
     target_itl: float | None = None
@@ -93,6 +97,7 @@ def cluster_specs(options: ClusterOptions, run_dir: str, access_fd: int = -1) ->
 
     place: dict[str, Any] = {"host": options.host, "port": options.port, "model_name": options.model_name, "created": options.created}
     place |= msgspec.structs.asdict(options.security)
+    place |= {"default_timeout": options.default_timeout, "max_timeout": options.max_timeout}
     place |= {"access_log": options.access_log, "access_fd": access_fd, "log_format": options.log_format, "otlp_endpoint": options.otlp_endpoint}
     front = [
         FrontendArgs(**common(name), **place, tokenizers=tokenizers, peers=tuple(other for other in frontends if other != name)) for name in frontends
@@ -114,6 +119,8 @@ def cluster_specs(options: ClusterOptions, run_dir: str, access_fd: int = -1) ->
         chunk_tokens=options.chunk_tokens,
         max_queue=options.max_queue,
         max_queue_tokens=options.max_queue_tokens,
+        max_live_tokens=options.max_live_tokens,
+        max_queue_seconds=options.max_queue_seconds,
         run_ahead=options.run_ahead,
         prefix_cache=options.prefix_cache,
         target_itl=options.target_itl,

@@ -3,11 +3,11 @@
 import math
 
 from messages.admit import Admit
-from messages.text import Problem
+from messages.text import DEADLINE_EXCEEDED, QUEUE_FULL, QUEUE_TOO_SLOW, Problem
 from scheduler.args import SchedulerArgs
 from scheduler.bias import Bias
 from scheduler.forecast import Forecast, retry_after
-from scheduler.live import Live
+from scheduler.live import Live, reserve
 from scheduler.requests import misfit, objection
 from scheduler.session import Session
 from scheduler.tally import Tally
@@ -15,18 +15,9 @@ from scheduler.waiting import Waiting, score
 from transport.columns import I32
 
 DUPLICATE = Problem(status=409, code="duplicate_key", message="a sequence of this key is running")
-EXPIRED = Problem(status=504, code="deadline_exceeded", message="The request did not end within its timeout.")
+EXPIRED = Problem(status=504, code=DEADLINE_EXCEEDED, message="The request did not end within its timeout.")
 CLOSING = Problem(status=503, code="shutting_down", message="the server is shutting down", retry_after=5.0, passing=True)
-QUEUE_FULL, QUEUE_SLOW = "queue_full", "queue_too_slow"
-COUNTER_OF = {QUEUE_FULL: "refused_full", QUEUE_SLOW: "refused_slow"}
-
-
-def reserve(prompt_len: int, max_tokens: int | None, session: Session | None) -> int:
-    """The tokens that a sequence may come to, as far as that is known while there is no worker."""
-    if session is None:
-        return prompt_len + (max_tokens or 0)
-    context = session.geometry.context
-    return context if max_tokens is None else min(prompt_len + max_tokens, context)
+COUNTER_OF = {QUEUE_FULL: "refused_full", QUEUE_TOO_SLOW: "refused_slow"}
 
 
 class Door:
@@ -38,12 +29,19 @@ class Door:
         self._live = live
         self._tally = tally
         self._forecast = forecast
+        self._closed = False
+
+    def close(self) -> None:
+        """Let nobody in from now on."""
+        self._closed = True
 
     def refusal(
         self, admit: Admit, sequences: list[I32], bias: Bias | None, session: Session | None, blocked: str, now: float
     ) -> Problem | None:
         """Why this request is not let in, or None. `sequences`: the tokens of each key, `bias` what its constraints come to. `blocked`: what the
         first in line waits for."""
+        if self._closed:
+            return CLOSING
         for tokens in sequences if admit.resumed else sequences[:1]:
             problem = objection(tokens, admit.max_tokens)
             if problem is None and session is not None:
@@ -74,7 +72,7 @@ class Door:
         if waiting and (excess := waiting.tokens + tokens - args.max_queue_tokens) > 0:
             why = f"sequences with {waiting.tokens} prompt tokens are waiting"
             return _full(why, None if session is None else self._leaving(excess, session, blocked))
-        reserved = len(sequences) * reserve(sequences[0].size, admit.max_tokens, session)
+        reserved = len(sequences) * reserve(sequences[0].size, admit.max_tokens, None if session is None else session.geometry)
         if args.max_live_tokens and self._live and (excess := self._live.reserved + reserved - args.max_live_tokens) > 0:
             why = f"{len(self._live)} sequences that may come to {self._live.reserved} tokens are running or waiting"
             return _full(why, None if session is None else self._forecast.freed(session.slots, min(excess, self._live.reserved)))
@@ -99,7 +97,7 @@ class Door:
         late = max(turn - most, min(turn, first - timeout))
         limit = f"{most:g} s that requests may wait here" if turn > most else f"its timeout of {timeout:.3g} s"
         message = f"the first token of this request would come after about {first:.3g} s, but the limit is {limit}; try again later"
-        return Problem(status=429, code=QUEUE_SLOW, message=message, retry_after=retry_after(late))
+        return Problem(status=429, code=QUEUE_TOO_SLOW, message=message, retry_after=retry_after(late))
 
 
 def _full(why: str, seconds: float | None) -> Problem:

@@ -18,7 +18,7 @@ from scheduler.args import SchedulerArgs
 from scheduler.bias import Bias, bias_of
 from scheduler.deadlines import Deadlines
 from scheduler.delivery import Delivery, Sampled, failure, read_result
-from scheduler.door import CLOSING, DUPLICATE, EXPIRED, Door, reserve
+from scheduler.door import DUPLICATE, EXPIRED, Door
 from scheduler.errors import ContractError, InvariantError, require
 from scheduler.explain import Scene, explain
 from scheduler.fence import Fence, keys_of
@@ -72,7 +72,6 @@ class Engine:
         self._forecast = Forecast(self.tally, self._pace)
         self._door = Door(args, self._waiting, self._live, self.tally, self._forecast)
         self._fence = Fence()
-        self._closing: Problem | None = None
         self._now = self._progress = self._excused = 0.0
         self._deadlines = Deadlines(args.step_deadline)
         self._out: list[Outgoing] = []
@@ -135,7 +134,7 @@ class Engine:
 
     def close(self) -> None:
         """Accept nothing from now on; what is live goes on."""
-        self._closing = CLOSING
+        self._door.close()
 
     def fail_all(self, problem: Problem) -> None:
         """End every live key with `problem`."""
@@ -232,7 +231,7 @@ class Engine:
             return
         Engine.tokenizer_lost(self, admit.tokenizer, admit.incarnation - 1)  # not to be recorded: it follows from the message
         bias = bias_of(admit, prompt.size)
-        problem = self._closing or self._door.refusal(admit, sequences, bias, self.session, self.blocked, now)
+        problem = self._door.refusal(admit, sequences, bias, self.session, self.blocked, now)
         leader: Request | None = None
         for key, seed, tokens in zip(admit.keys, admit.seeds, sequences, strict=True):
             refusal = problem or (DUPLICATE if key in self._live else None)
@@ -241,9 +240,8 @@ class Engine:
                 self._out.append((admit.tokenizer, Refused(key, refusal)))
                 continue
             request = self._accept(admit, key, seed, tokens, bias, leader, now)
-            if leader is None:
-                leader = request
-                self.tally.add("prompt_tokens", prompt.size)
+            self.tally.add("prompt_tokens", prompt.size if leader is None else 0)
+            leader = leader or request
 
     def _accept(self, admit: Admit, key: int, seed: int, tokens: I32, bias: Bias | None, leader: Request | None, now: float) -> Request:
         self._arrivals += 1
@@ -251,8 +249,7 @@ class Engine:
         request = request_of(admit, key, seed, tokens, bias, leader, place, self._args.prefix_cache)
         request.tokenizer = self._tokenizers[admit.tokenizer]
         request.fitted, request.held = self.session is not None, self._suspects.holds(key)
-        request.reserved = reserve(request.prompt_len, admit.max_tokens, self.session)
-        self._live.enter(request)
+        self._live.enter(request, self.geometry)
         self._shares.join(request.tenant)
         self._waiting.push(request)
         self.tally.add("accepted")
@@ -318,29 +315,24 @@ class Engine:
         """Count, finish and send the tokens of rows that have not ended meanwhile."""
         slots = session.slots
         rows, token, status = sampled.slots.astype(np.intp), sampled.token, sampled.status
-        alive = slots.decoding[rows]
-        place = np.flatnonzero(alive)
+        place = np.flatnonzero(slots.decoding[rows])
         if not place.size:
             return
         if place.size < rows.size:
             rows, token, status = rows[place], token[place], status[place]
         good = status == OK
         failed = not good.all()
-        length = slots.length[rows]
         fresh = rows[good] if failed else rows
-        slots.history[fresh, length[good] if failed else length] = token[good] if failed else token
-        length += good
-        slots.length[rows] = length
+        length = slots.append(rows, fresh, token[good] if failed else token)
         session.grown(rows, length)
         if len(self._shares) > 1:
-            self._shares.charge_each(session.slots.tenants(fresh))
+            self._shares.charge_each(slots.tenants(fresh))
         finish = finish_of(slots, rows, length, token, status)
         self.tally.add("generation_tokens", fresh.size)
         index = length - slots.prompt_len[rows] - good
         first = slots.beginnings(rows[index == 0], now)
         delivery = Delivery(place, slots.tokenizer[rows], slots.key[rows], token, finish, index, status, first)
-        for number, message in delivery.messages(sampled.logprobs, sampled.slots.size):
-            self._out.append((self._args.tokenizers[number], message))
+        self._out += [(self._args.tokenizers[number], message) for number, message in delivery.messages(sampled.logprobs, sampled.slots.size)]
         if self._suspects:
             self._suspects.progressed(slots.key[fresh].tolist())
         if failed:

@@ -141,7 +141,7 @@ class Forecast:
         if not rows.size:
             return np.zeros(0)
         length = self._length(slots)
-        left: F64 = length - (slots.length[rows] - slots.prompt_len[rows])
+        left = np.float64(length) - (slots.length[rows] - slots.prompt_len[rows])
         late = left <= 0
         left[late] = np.arange(1, np.count_nonzero(late) + 1) * length / rows.size
         return left.clip(max=slots.limit[rows] - slots.length[rows])

@@ -4,10 +4,18 @@ import heapq
 from collections.abc import Iterator
 
 from scheduler.errors import require
+from scheduler.geometry import Geometry
 from scheduler.requests import Request
 
 SPARE = 64
 """Deadlines of requests that are over are kept until there are so many more of them than of live ones."""
+
+
+def reserve(prompt_len: int, max_tokens: int | None, geometry: Geometry | None) -> int:
+    """The tokens that a sequence may come to, as far as that is known while there is no worker."""
+    if geometry is None:
+        return prompt_len + (max_tokens or 0)
+    return geometry.context if max_tokens is None else min(prompt_len + max_tokens, geometry.context)
 
 
 class Live(dict[int, Request]):
@@ -19,8 +27,9 @@ class Live(dict[int, Request]):
         self._deadlines: list[tuple[float, int, int]] = []
         self._timed = 0
 
-    def enter(self, request: Request) -> None:
+    def enter(self, request: Request, geometry: Geometry | None) -> None:
         self[request.key] = request
+        request.reserved = reserve(request.prompt_len, request.max_tokens, geometry)
         self.reserved += request.reserved
         if request.deadline is not None:
             self._timed += 1
