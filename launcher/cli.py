@@ -59,6 +59,7 @@ def build_parser(command: str | None = None) -> argparse.ArgumentParser:
     measure = commands.add_parser("bench", help="measure a cluster, a model, the scheduler, the kernels")
     bench = measure.add_subparsers(title="actions", required=True, metavar="ACTION")
     serve = _command(bench, "serve", "launcher.bench", "generate load, closed or open loop: throughput, time to first token, time between tokens")
+    over = _command(bench, "overload", "launcher.bench_overload", "offer multiples of the capacity: what is refused, and what is served in time")
     talk = _command(bench, "chat", "launcher.bench_chat", "users who chat over several turns: what the prefix cache saves")
     front = _command(bench, "frontend", "launcher.bench_frontend", "cost of a streamed token in the HTTP process, without a model")
     scheduler = _command(bench, "scheduler", "launcher.bench_scheduler", "CPU time of the scheduler's steps, without a cluster")
@@ -74,6 +75,7 @@ def build_parser(command: str | None = None) -> argparse.ArgumentParser:
         for parser_ in models:
             module.add_arguments(parser_)
         importlib.import_module("launcher.bench").add_arguments(serve)
+        importlib.import_module("launcher.bench_overload").add_arguments(over)
         importlib.import_module("launcher.bench_frontend").add_arguments(front)
         importlib.import_module("launcher.bench_kernels").add_arguments(kernels)
         importlib.import_module("launcher.bench_scheduler").add_arguments(scheduler)

@@ -69,7 +69,7 @@ class Engine:
         self._pace = Pace(args.target_itl, args.chunk_tokens)
         self._policy = Policy(self._waiting, self._shares, self._pace)
         self._suspects = Suspects()
-        self._forecast = Forecast(self.tally, self._pace)
+        self._forecast = Forecast(self.tally, self._pace, args.run_ahead)
         self._door = Door(args, self._waiting, self._live, self.tally, self._forecast)
         self._fence = Fence()
         self._now = self._progress = self._excused = 0.0

@@ -68,9 +68,10 @@ class Forecast:
     longer already to end as soon as it would if all were spread evenly. Nothing is predicted (None) before it was measured.
     """
 
-    def __init__(self, tally: Tally, pace: Pace) -> None:
+    def __init__(self, tally: Tally, pace: Pace, run_ahead: int) -> None:
         self._tally = tally
         self._pace = pace
+        self._run_ahead = run_ahead
         self._prompts = Price()
         self._steps = Rate()
         self._answers = 0.0
@@ -109,14 +110,14 @@ class Forecast:
         return tokens * max(LEAST_FRESH, 1.0 - found / looked_up) if looked_up else tokens
 
     def endings(self, slots: Slots, number: int) -> float | None:
-        """Seconds until so many of those that run, and of those that come after them, have ended."""
+        """Seconds until so many of those that run, and of those that come after them, have ended, and the plans that still name them."""
         if number <= 0:
             return 0.0
         left = np.sort(self._left(slots))
         if not left.size:
             return None
         rounds, place = divmod(number - 1, left.size)
-        return self._steps.seconds_for(float(rounds * self._length(slots) + left[place]))
+        return self._steps.seconds_for(float(rounds * (self._length(slots) + self._run_ahead) + left[place] + self._run_ahead))
 
     def freed(self, slots: Slots, tokens: int) -> float | None:
         """Seconds until sequences have ended that may come to so many tokens together (see `Live.reserved`)."""

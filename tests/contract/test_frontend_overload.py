@@ -1,4 +1,4 @@
-"""The frontend process with keys that have limits, deadlines, and clients that do not read: who is told what, what is cut, and what memory is taken."""
+"""The frontend process with limits of keys, deadlines, and clients that do not read: who is told what, who is cut off, and what memory is taken."""
 
 import contextlib
 import json
@@ -109,8 +109,8 @@ def test_the_time_a_request_may_take_goes_along(site: Site) -> None:
     for wrong in (0, -1, 100.5, 1e9, "5", True, [5]):
         status, _, body = site.post("boss", timeout=wrong)
         assert (status, body["error"]["param"]) == (400, "timeout")
-    headers = {"x-api-key": site.keys["boss"]}
-    assert site.frontend.post("/v1/embeddings", {"input": "A", "timeout": 200}, headers)[2]["error"]["message"] == "timeout must not be above 100 s here."
+    error = site.frontend.post("/v1/embeddings", {"input": "A", "timeout": 200}, {"x-api-key": site.keys["boss"]})[2]["error"]
+    assert error["message"] == "timeout must not be above 100 s here."
 
 
 def out_of_time(message: Message) -> Iterator[FromTokenizer]:

@@ -96,8 +96,8 @@ def test_a_prediction_counts_the_sequences_that_must_end() -> None:
     forecast, session = bench.engine._forecast, bench.engine.session
     assert session is not None
     head, behind = ask(bench, first, second)
-    assert head.first_token_seconds == pytest.approx(9 * 0.01 + (forecast.reading(session, 8) or 0.0))  # the answer before had 10 tokens
-    assert behind.first_token_seconds == pytest.approx(19 * 0.01 + (forecast.reading(session, 8) or 0.0))
+    assert head.first_token_seconds == pytest.approx((9 + 2) * 0.01 + (forecast.reading(session, 8) or 0.0))  # of 10 tokens each
+    assert behind.first_token_seconds == pytest.approx((9 + 2 + 10 + 2) * 0.01 + (forecast.reading(session, 8) or 0.0))
 
 
 def test_the_head_waits_for_blocks() -> None:
