@@ -6,8 +6,7 @@ until that is paid.
 """
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Protocol
 
 from frontend.errors import ApiError
@@ -74,13 +73,13 @@ class Account:
         if limits.requests and len(self._running) >= limits.requests:
             oldest = min(other.began for other in self._running)
             message = f"This API key may have {limits.requests} requests at once, and has {len(self._running)}."
-            raise ApiError(429, CONCURRENT, message, retry_after=self._usual - (now - oldest))
+            raise ApiError(429, CONCURRENT, message, retry_after=self._usual - (now - oldest), more=self.headers(now))
         if limits.rpm and self._requests.level < 1:
             message = f"This API key may send {limits.rpm} requests a minute."
-            raise ApiError(429, REQUESTS, message, retry_after=self._requests.seconds_to(1))
+            raise ApiError(429, REQUESTS, message, retry_after=self._requests.seconds_to(1), more=self.headers(now))
         if limits.tpm and self._tokens.level <= 0:
             message = f"This API key may use {limits.tpm} tokens a minute, of prompts and answers."
-            raise ApiError(429, TOKENS, message, retry_after=self._tokens.seconds_to(1))
+            raise ApiError(429, TOKENS, message, retry_after=self._tokens.seconds_to(1), more=self.headers(now))
         self._requests.level -= 1
         self._running[used] = 0
 
@@ -119,25 +118,21 @@ class Accounts:
     """By the names of keys. `clock` gives monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+        self.clock = clock
         self._accounts: dict[str, Account] = {}
 
-    @contextmanager
-    def enter(self, name: str, limits: KeyLimits, used: Used) -> Iterator[None]:
-        """While a request runs. Raises ApiError 429 when it may not."""
-        if not limits:
-            yield
-            return
-        now = self._clock()
+    def enter(self, name: str, limits: KeyLimits, used: Used) -> None:
+        """One more request of a key with `limits`, until `leave`. Raises ApiError 429 when it may not run."""
+        now = self.clock()
         account = self._accounts.get(name)
         if account is None:
             self._forget(now)
             account = self._accounts[name] = Account(limits, now)
         account.enter(used, limits, now)
-        try:
-            yield
-        finally:
-            account.leave(used, self._clock())
+
+    def leave(self, name: str, used: Used) -> None:
+        """It is over."""
+        self._accounts[name].leave(used, self.clock())
 
     def _forget(self, now: float) -> None:
         if len(self._accounts) >= MAX_IDLE:
@@ -146,7 +141,7 @@ class Accounts:
     def headers(self, name: str) -> dict[str, str]:
         """For an answer to this key."""
         account = self._accounts.get(name)
-        return {} if account is None else account.headers(self._clock())
+        return {} if account is None else account.headers(self.clock())
 
 
 def duration(seconds: float) -> str:

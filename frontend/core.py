@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 from aiohttp import HttpVersion11, web
 
 from frontend.access import Access
-from frontend.accounts import Accounts
 from frontend.args import FrontendArgs
 from frontend.cluster import ClusterView
 from frontend.compression import IDENTITY, content_encoding, inflate
 from frontend.cors import Cors
 from frontend.dispatcher import Dispatcher
 from frontend.errors import ApiError, invalid, too_large
+from frontend.keepers import Keepers
 from frontend.metrics import Metrics
 from frontend.peers import Peers
 from frontend.record import Watcher
@@ -31,7 +31,7 @@ class Core:
     peers: Peers = field(default_factory=lambda: Peers("", {}))
     access: Access = field(default_factory=Access)
     cors: Cors = field(default_factory=Cors)
-    accounts: Accounts = field(default_factory=Accounts)
+    keepers: Keepers = field(default_factory=Keepers)
     watchers: tuple[Watcher, ...] = ()
 
     def check_model(self, name: str | None) -> None:

@@ -12,12 +12,14 @@ from aiohttp import web
 from frontend.access import CALLER, OPEN_ROUTES
 from frontend.core import Core
 from frontend.errors import ApiError, too_large
+from frontend.keepers import Headers, nothing
 from frontend.record import CLIENT_CLOSED, RECORD, Record, record_of
 
 log = logging.getLogger("frontend.access")
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 REQUEST_ID: web.RequestKey[str] = web.RequestKey("request_id", str)
+LIMITS: web.RequestKey[Headers] = web.RequestKey("limits")
 MAX_ID_LENGTH = 128
 PROBES = frozenset({"/health", "/health/live", "/health/ready", "/health/startup", "/metrics"})
 """Asked every few seconds by machines: their log lines are at debug level."""
@@ -86,8 +88,7 @@ class Boundary:
     async def add_headers(self, request: web.Request, response: web.StreamResponse) -> None:
         """Signal handler: runs before the headers of a response go out."""
         set_headers(request, response)
-        if (caller := request.get(CALLER)) is not None and caller.limits and request[RECORD].generates:
-            response.headers.update(self._core.accounts.headers(caller.name))
+        response.headers.update(request.get(LIMITS, nothing)())
         self._core.cors.mark(request, response)
 
     async def _answered(self, request: web.Request, handler: Handler) -> web.StreamResponse:

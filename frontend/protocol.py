@@ -36,7 +36,7 @@ class Connection(web.RequestHandler):
         self._counted = self._all.enter()
         if self._counted:
             super().connection_made(transport)
-            cast(asyncio.WriteTransport, transport).set_write_buffer_limits(high=0)
+            cast(asyncio.WriteTransport, transport).set_write_buffer_limits(high=1, low=0)  # with 0 an idle TLS connection counts as full
         else:
             error = ApiError(503, "too_many_connections", "Too many connections are open; try again soon.", retry_after=FULL_RETRY_SECONDS)
             _say(cast(asyncio.WriteTransport, transport), "503 Service Unavailable", error)

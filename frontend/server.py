@@ -17,6 +17,7 @@ from frontend.core import Core
 from frontend.cors import Cors
 from frontend.dispatcher import Dispatcher
 from frontend.explain import answer_peer
+from frontend.keepers import Keepers
 from frontend.metrics import Metrics
 from frontend.peers import Peers
 from frontend.protocol import Connection
@@ -26,7 +27,7 @@ from frontend.streams import ContractError
 from frontend.tracing import Tracing
 from frontend.watching import Watching
 from messages.cluster import READY, STOPPING, ClusterState
-from messages.peers import FindRequests, FoundRequests, FromPeer
+from messages.peers import FindRequests, FoundRequests, FromPeer, OfKeys
 from messages.text import FromTokenizer, Problem
 from transport.lifetime import Lifetime
 from transport.reports import CLUSTER_FEED, Reporter
@@ -67,10 +68,12 @@ class Server:
         trace = open_trace(args)
         self._tracing = None if trace is None else Tracing(trace)
         dispatcher = Dispatcher(args.name, {name: self._outboxes[name] for name in args.tokenizers}, view, metrics, self._tracing)
-        peers = Peers(args.name, {name: self._outboxes[name] for name in args.peers}, view.serves)
+        outboxes = {name: self._outboxes[name] for name in args.peers}
+        peers = Peers(args.name, outboxes, view.serves)
         self._access = Access(args.api_keys, args.key_lines)
         doors: dict[str, Any] = {"access": self._access, "cors": Cors(args.cors_origins)}
-        self._core = Core(args, view, metrics, dispatcher, peers=peers, watchers=self._watching.watchers, **doors)
+        self._keepers = Keepers(args.name, args.incarnation, outboxes, view.ready)
+        self._core = Core(args, view, metrics, dispatcher, peers=peers, keepers=self._keepers, watchers=self._watching.watchers, **doors)
         self._certificate = Certificate(args.tls_cert, args.tls_key) if args.tls_cert and args.tls_key else None
         self._connections = Connections(room_for(args.max_connections), args.head_seconds, args.stall_seconds)
         self._answering: set[asyncio.Task[None]] = set()
@@ -124,6 +127,8 @@ class Server:
             task = asyncio.get_running_loop().create_task(answer_peer(self._core, message))
             self._answering.add(task)
             task.add_done_callback(self._answering.discard)
+        elif isinstance(message, OfKeys):
+            self._keepers.receive(message)
         else:
             self._take_in(message)
 
@@ -156,6 +161,7 @@ class Server:
         if state is not None:
             self._core.view.update(state)
         self._core.dispatcher.follow()
+        self._keepers.follow()
         dropped = sum(outbox.dropped for outbox in self._outboxes.values())
         gauges, counters = {"live": float(len(self._core.dispatcher))}, {"bad_frames": float(self._inbox.bad_frames), "dropped_sends": float(dropped)}
         counters["stalled_connections"] = float(self._connections.stalled)

@@ -13,7 +13,7 @@ from frontend.core import Core, check_head
 from frontend.embeddings import embeddings
 from frontend.errors import ApiError
 from frontend.explain import cancel_request, list_requests, show_request
-from frontend.middleware import Boundary, Handler
+from frontend.middleware import LIMITS, Boundary, Handler
 from frontend.record import RECORD
 from frontend.tokens import detokenize, tokenize
 
@@ -92,7 +92,8 @@ def _within_limits(core: Core, endpoint: Endpoint) -> Handler:
 
     async def counted(core: Core, request: web.Request) -> web.StreamResponse:
         caller = request[CALLER]
-        with core.accounts.enter(caller.name, caller.limits, request[RECORD]):
+        async with core.keepers.entered(caller.name, caller.limits, request[RECORD]) as headers:
+            request[LIMITS] = headers
             return await endpoint(core, request)
 
     return _when_started(core, counted)

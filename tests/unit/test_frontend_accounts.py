@@ -7,7 +7,7 @@ import pytest
 
 from frontend.accounts import CONCURRENT, MAX_IDLE, REQUESTS, TOKENS, Accounts, duration
 from frontend.errors import ApiError
-from transport.key_file import UNLIMITED, KeyLimits
+from transport.key_file import KeyLimits
 
 
 @dataclass(eq=False)
@@ -23,11 +23,9 @@ class Bench:
     def __init__(self) -> None:
         self.now = 1000.0
         self.accounts = Accounts(lambda: self.now)
-        self.begun: list[Running] = []
 
     def begin(self, limits: KeyLimits, name: str = "alice") -> "Running":
-        self.begun.append(Running(self, name, limits))
-        return self.begun[-1]
+        return Running(self, name, limits)
 
     def refusal(self, limits: KeyLimits, name: str = "alice") -> tuple[str | None, int]:
         """The code and the header of a request that is not let through."""
@@ -40,20 +38,12 @@ class Bench:
 class Running:
     def __init__(self, bench: Bench, name: str, limits: KeyLimits) -> None:
         self.used = Request(bench.now)
-        self._entered = bench.accounts.enter(name, limits, self.used)
-        self._entered.__enter__()
+        self._bench, self._name = bench, name
+        bench.accounts.enter(name, limits, self.used)
 
     def end(self, prompt_tokens: int = 0, completion_tokens: int = 0) -> None:
         self.used.prompt_tokens, self.used.completion_tokens = prompt_tokens, completion_tokens
-        self._entered.__exit__(None, None, None)
-
-
-def test_without_limits_nothing_is_kept() -> None:
-    bench = Bench()
-    for _ in range(100):
-        bench.begin(UNLIMITED)
-    assert bench.accounts.headers("alice") == {}
-    assert not bench.accounts._accounts
+        self._bench.accounts.leave(self._name, self.used)
 
 
 def test_requests_at_once() -> None:
@@ -130,7 +120,6 @@ def test_limits_that_are_changed_count_from_the_next_request() -> None:
     bench.begin(KeyLimits(rpm=4, tpm=1000)).end()
     bench.begin(KeyLimits(rpm=4)).end()
     assert bench.refusal(KeyLimits(rpm=4))[0] == REQUESTS, "what was used stays used"
-    bench.begin(UNLIMITED).end()
     assert bench.accounts.headers("alice")["x-ratelimit-limit-requests"] == "4"
 
 
