@@ -18,12 +18,16 @@ from launcher.rundir import choose_cluster
 if TYPE_CHECKING:
     import aiohttp
 
+    from launcher.bench_served import Served
     from launcher.load import Outcome, Target
 
 LOADS = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0)
 WARM_UP = 0.25
 """Share of each load's time that is not counted: the line fills and empties again at first."""
 AGAIN_SECONDS = 0.1
+WATCH_SECONDS = 0.1
+SHAPE = "qwen3-0.6b"
+"""Its vocabulary alone matters to a worker without a model."""
 PREEMPTIONS = "pagewire_num_preemptions_total"
 
 
@@ -42,6 +46,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     load.add_argument("--seed", type=whole(0, 2**31 - 1), default=0, help="of the prompts and the arrival times (0)")
     load.add_argument("--timeout", type=POSITIVE, default=600.0, metavar="S", help="seconds one request may take (600)")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    paced = parser.add_argument_group("a private cluster without a model, whose speed does not depend on what else this machine does")
+    paced.add_argument("--paced", type=number(0.1, 1e4), metavar="MS", help="a worker that makes tokens up, with steps of MS milliseconds")
+    paced.add_argument("--slots", type=whole(1, 4096), default=16, metavar="N", help="sequences computed at once by it (16)")
+    paced.add_argument("--queue-seconds", type=number(0, 86400), default=0.0, metavar="S", help="its --max-queue-seconds (0)")
 
 
 def _loads(text: str) -> list[float]:
@@ -54,11 +62,13 @@ def run(args: argparse.Namespace) -> int:
     from launcher.machine import commit, machine
     from launcher.overload_figures import table
 
-    if args.start and args.url:
-        raise LauncherError("--start makes a cluster of its own: leave --url out", 2)
+    if args.start + (args.paced is not None) + bool(args.url or args.port) > 1:
+        raise LauncherError("--start and --paced make a cluster of their own: leave --url and --port, and one of them, out", 2)
     check_trace(args)
     report: dict[str, Any] = {"machine": machine(), "commit": commit(), "command": shlex.join(sys.argv), "start_args": args.start_args}
-    if args.start:
+    if args.paced is not None:
+        report |= _measure_paced(args)
+    elif args.start:
         with ColdCluster(start_arguments(args)) as cluster:
             url = cluster.url
             cluster.measure()
@@ -75,6 +85,38 @@ def run(args: argparse.Namespace) -> int:
         print(f"goodput: tokens a second of requests whose first token came within {args.ttft:g} s")
         print(table(report["runs"], capacity["tok_s"]))
     return 0 if not any(result["failed"] for result in report["runs"]) else 1
+
+
+def _measure_paced(args: argparse.Namespace) -> dict[str, Any]:
+    """Frontend, tokenizer and scheduler are the real ones."""
+    from launcher.bench_frontend import settle
+    from launcher.bench_model import add_engine, read_shape
+    from launcher.bench_served import Served
+
+    parser = argparse.ArgumentParser()
+    add_engine(parser.add_argument)
+    engine = parser.parse_args(["--model-shape", SHAPE, "--dummy-weights", "--device", "cpu", "--max-slots", str(args.slots)])
+    engine.model, engine.frontends, engine.tokenizers, engine.paced = "", 1, 1, args.paced
+    stand = Served(engine, read_shape(engine).vocab, None)
+    stand.scheduler_arguments |= {"max_queue_seconds": args.queue_seconds}
+    with stand as served:
+        settle(served, served.address[1])
+        return asyncio.run(_watched(args, served))
+
+
+async def _watched(args: argparse.Namespace, served: "Served") -> dict[str, Any]:
+    """Measure, and be the supervisor meanwhile."""
+
+    async def watch() -> None:
+        while True:
+            served.watch(0)
+            await asyncio.sleep(WATCH_SECONDS)
+
+    watching = asyncio.create_task(watch())
+    try:
+        return await _measure(args, f"http://{served.address[0]}:{served.address[1]}", None)
+    finally:
+        watching.cancel()
 
 
 async def _measure(args: argparse.Namespace, url: str, model: str | None) -> dict[str, Any]:
