@@ -13,6 +13,8 @@ from typing import Any
 
 WIDTH, HEIGHT, GAP = 420, 300, 70
 LEFT, TOP, RIGHT, BOTTOM = 62, 62, 16, 52
+TICK = 26
+"""Pixels between the labels of two loads, at least."""
 COLOURS = ("#1f6feb", "#d9480f", "#2b8a3e", "#862e9c")
 Run = dict[str, Any]
 Scale = Callable[[float], float]
@@ -34,8 +36,8 @@ def main(arguments: Sequence[str]) -> str:
         _panel(WIDTH + GAP, "Time to first token, p99, s", "of the requests that were let in", reports, _late, (0.1, 1, 10, 100), log=True),
     ]
     legend = "".join(
-        f'<circle cx="{LEFT + 300 * place}" cy="38" r="5" fill="{COLOURS[place]}"/><text x="{LEFT + 10 + 300 * place}" y="42">{escape(label)}</text>'
-        for place, (label, _) in enumerate(reports)
+        f'<circle cx="{x}" cy="38" r="5" fill="{COLOURS[place]}"/><text x="{x + 10}" y="42">{escape(label)}</text>'
+        for place, (x, (label, _)) in enumerate(zip(range(LEFT, 10**4, WIDTH + GAP), reports, strict=False))
     )
     box = f'viewBox="0 0 {2 * WIDTH + GAP} {HEIGHT + TOP}" font-family="sans-serif" font-size="12" fill="#222"'
     head = f'<rect width="100%" height="100%" fill="#fff"/><text x="{LEFT}" y="20" font-size="13">{escape(title)}</text>'
@@ -59,7 +61,7 @@ def _panel(
     found = [[(run["load"], y) for run in report["runs"] if (y := value(run, report["capacity"]["tok_s"])) is not None] for _, report in reports]
     top = max([marks[-1], *(y for line in found for _, y in line)])
     low, high = (math.log10(marks[0]), math.log10(top)) if log else (0.0, top)
-    flat = _scale(low, high, TOP + HEIGHT - BOTTOM, TOP + 30)
+    flat = _scale(low, high, TOP + HEIGHT - BOTTOM, TOP + 36)
 
     def up(y: float) -> float:
         return flat(math.log10(max(y, marks[0])) if log else y)
@@ -68,7 +70,11 @@ def _panel(
     for mark in marks:
         parts.append(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{up(mark):.1f}" y2="{up(mark):.1f}" stroke="#ddd"/>')
         parts.append(_small(LEFT - 6, up(mark) + 4, f"{mark:g}", "end"))
-    parts += [_small(across(load), TOP + HEIGHT - BOTTOM + 16, f"{load:g}", "middle") for load in loads]
+    free = 0.0
+    for load in sorted(loads, reverse=True):  # those that have room, the largest first
+        if not free or across(load) < free:
+            parts.append(_small(across(load), TOP + HEIGHT - BOTTOM + 16, f"{load:g}", "middle"))
+            free = across(load) - TICK
     parts.append(_small((LEFT + WIDTH - RIGHT) / 2, TOP + HEIGHT - BOTTOM + 34, "offered load, multiples of capacity", "middle"))
     for place, line in enumerate(found):
         points = [f"{across(load):.1f},{up(y):.1f}" for load, y in line]
