@@ -28,7 +28,8 @@ _MARK = "\ue000"
 class EventStream:
     """The answer to one request with `choices` sequences. The parts of its chunks that never change are encoded once.
 
-    `most`: bytes that may wait for the client, those of its texts in the `Run` included. With more the connection is cut and the request cancelled.
+    `most`: bytes of events that may wait in the `Run` while the client has not read all of what was written last, which may be one large event.
+    With more the connection is cut and the request cancelled.
     """
 
     def __init__(self, model: str, http: web.Request, entry: Entry, shapes: Answer, choices: int, options: StreamOptions, most: int) -> None:
@@ -71,8 +72,8 @@ class EventStream:
 
     def _write(self) -> bool:
         """Write what has arrived. False when the client has not read what was written before: then nothing is."""
-        if unsent := self._output.unsent:
-            if unsent + self._run.weight() > self._most:
+        if self._output.unsent:
+            if self._run.weight() > self._most:
                 self._output.abort()
                 self._run.fail(SLOW_READER, ABORT)
             return False

@@ -291,6 +291,20 @@ def test_who_reads_a_byte_now_and_then_loses_nothing_up_to_the_bound(site: Site)
         site.frontend.wait_metric("frontend_live_sequences", 0)
 
 
+def test_one_large_event_is_no_slow_reader(site: Site) -> None:
+    """The logprobs of a long prompt come in one event, many times larger than what may wait: its reader has as much time as others."""
+    site.peers.script = silent
+    with site.open() as stream:
+        key = site.peers.expect(Generate).keys[0]
+        site.peers.send(Started(key, 1))
+        site.peers.send(Texts([key], ["." * 16 * MEGABYTE], [1], bytes(4)))
+        flood(site, [key], 100)
+        site.peers.send(Ended(key=key, finish="length", completion_tokens=101))
+        said = read(stream)
+    assert len(said) > 16 * MEGABYTE
+    assert events(said)[-1] == "[DONE]"
+
+
 def unread(site: Site, stream: socket.socket) -> int:
     """Bytes that the system holds for this client on the server's side (see proc_net_tcp(5))."""
     ends = f":{site.frontend.port:04X}", f":{stream.getsockname()[1]:04X}"
