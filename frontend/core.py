@@ -17,6 +17,7 @@ from frontend.metrics import Metrics
 from frontend.peers import Peers
 from frontend.record import Watcher
 from frontend.register import Register
+from frontend.responses.desk import Desk
 
 LONG_BODY_BYTES = 1 << 20
 
@@ -33,6 +34,7 @@ class Core:
     cors: Cors = field(default_factory=Cors)
     keepers: Keepers = field(default_factory=Keepers)
     watchers: tuple[Watcher, ...] = ()
+    responses: Desk = field(default_factory=Desk)
 
     def check_model(self, name: str | None) -> None:
         """A request without a model gets the served one. Raises ApiError 404 for any other name."""

@@ -15,6 +15,7 @@ from frontend.errors import ApiError
 from frontend.explain import cancel_request, list_requests, show_request
 from frontend.middleware import LIMITS, Boundary, Handler
 from frontend.record import RECORD
+from frontend.responses import routes as responses
 from frontend.tokens import detokenize, tokenize
 
 Endpoint = Callable[[Core, web.Request], Awaitable[web.StreamResponse]]
@@ -45,11 +46,16 @@ def make_app(core: Core) -> web.Application:
     routes.add_get("/v1/requests", _plain(core, list_requests))
     routes.add_get("/v1/requests/{id:.+}", _plain(core, show_request))
     routes.add_delete("/v1/requests/{id:.+}", _plain(core, cancel_request))
+    routes.add_get("/v1/responses/{id}", _plain(core, responses.retrieve))
+    routes.add_delete("/v1/responses/{id}", _plain(core, responses.delete))
+    routes.add_post("/v1/responses/{id}/cancel", _plain(core, responses.cancel))
+    routes.add_get("/v1/responses/{id}/input_items", _plain(core, responses.input_items))
     expect = _expect(core)
     routes.add_post("/tokenize", _when_started(core, tokenize), expect_handler=expect)
     routes.add_post("/detokenize", _when_started(core, detokenize), expect_handler=expect)
     routes.add_post("/v1/chat/completions", _within_limits(core, chat_completions), expect_handler=expect)
     routes.add_post("/v1/completions", _within_limits(core, completions), expect_handler=expect)
+    routes.add_post("/v1/responses", _within_limits(core, responses.create), expect_handler=expect)
     routes.add_post("/v1/embeddings", _within_limits(core, embeddings), expect_handler=expect)
     return app
 

@@ -16,7 +16,7 @@ from frontend.errors import ApiError
 from frontend.record import RECORD
 from frontend.register import Entry
 from frontend.schema import StreamOptions
-from frontend.streams import ABORT, SLOW_READER, Event
+from frontend.streams import ABORT, SLOW_READER, Event, Run
 
 STREAM_HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 OPENING_GRACE_SECONDS = 0.25
@@ -26,11 +26,7 @@ _MARK = "\ue000"
 
 
 class EventStream:
-    """The answer to one request with `choices` sequences. The parts of its chunks that never change are encoded once.
-
-    `most`: bytes of events that may wait in the `Run` while the client has not read all of what was written last, which may be one large event.
-    With more the connection is cut and the request cancelled.
-    """
+    """The answer to one request with `choices` sequences; `most` as in Output. The parts of its chunks that never change are encoded once."""
 
     def __init__(self, model: str, http: web.Request, entry: Entry, shapes: Answer, choices: int, options: StreamOptions, most: int) -> None:
         self._http = http
@@ -52,7 +48,7 @@ class EventStream:
         writer, transport = await response.prepare(self._http), self._http.transport
         if writer is None or transport is None:
             raise ConnectionResetError("the client has gone")
-        output = _Output(transport, response.headers.get("Transfer-Encoding") == "chunked")
+        output = Output(transport, response.headers.get("Transfer-Encoding") == "chunked", self._most)
         openings = [self._shapes.opening(index) for index in range(self._choices)]
         output.write(b"".join(self._event(choice) for choice in openings if choice is not None))
         self._output, self._run.writer = output, self._write
@@ -72,10 +68,7 @@ class EventStream:
 
     def _write(self) -> bool:
         """Write what has arrived. False when the client has not read what was written before: then nothing is."""
-        if self._output.unsent:
-            if self._run.weight() > self._most:
-                self._output.abort()
-                self._run.fail(SLOW_READER, ABORT)
+        if not self._output.keeps_up(self._run):
             return False
         encode, around = self._encode, self._around
         parts: list[bytes] = []
@@ -105,24 +98,27 @@ class EventStream:
         return self._head + b'],"usage":' + self._encode(usage(self._run)) + b"}\n\n" + _DONE
 
 
-class _Output:
+class Output:
     """Writing to a connection at once, past the response, whose writing is a coroutine. Its writer's `drain` waits until all was sent.
 
-    `sent` counts the bytes of data."""
+    `sent` counts the bytes of data. `most`: bytes of events that may wait in a `Run` while the client has not read all of what was written last,
+    which may be one large event; with more the connection is cut and the request cancelled.
+    """
 
-    def __init__(self, transport: asyncio.Transport, chunked: bool) -> None:
+    def __init__(self, transport: asyncio.Transport, chunked: bool, most: int) -> None:
         self._transport = transport
         self._chunked = chunked
+        self._most = most
         self.sent = 0
 
-    @property
-    def unsent(self) -> int:
-        """Bytes that the client, and the system on the way to it, have not taken."""
-        return self._transport.get_write_buffer_size()
-
-    def abort(self) -> None:
-        """End the connection with what is unsent."""
-        cut(self._transport)
+    def keeps_up(self, run: Run) -> bool:
+        """The client, or the system on the way to it, has taken all that was written before. One for whom too much waits in the `run` is cut off."""
+        if self._transport.get_write_buffer_size() == 0:
+            return True
+        if run.weight() > self._most:
+            cut(self._transport)
+            run.fail(SLOW_READER, ABORT)
+        return False
 
     def write(self, data: bytes) -> None:
         """Nothing happens when there is no data or the connection is lost: the request is about to be cancelled then."""

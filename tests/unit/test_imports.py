@@ -55,11 +55,11 @@ CLI = {
     "chat": SAMPLING,
     "cluster start": (
         "--access-log --api-keys --block-size --chat-template --chunk-tokens --cors-origin --default-timeout --detach --device --dtype "
-        "--dummy-weights --frontends --generation-config --gpu-memory-utilization --hang-timeout --host --kv-dtype --kv-tokens --log-format "
-        "--log-level --max-connections --max-context --max-live-tokens --max-queue --max-queue-seconds --max-queue-tokens --max-slots "
-        "--max-step-tokens --max-timeout --max-unsent-bytes --model "
-        "--otlp-endpoint --port --prefix-cache --record --record-tokens --run-ahead --served-model-name --startup-timeout "
-        "--target-itl --threads --tls-cert --tls-key --tokenizers --trace --weights"
+        "--dummy-weights --frontends --generation-config --gpu-memory-utilization --hang-timeout --host --journal --kv-dtype --kv-tokens "
+        "--log-format --log-level --max-connections --max-context --max-live-tokens --max-queue --max-queue-seconds --max-queue-tokens "
+        "--max-slots --max-step-tokens --max-timeout --max-unsent-bytes --model --otlp-endpoint --port --prefix-cache --record "
+        "--record-tokens --run-ahead --served-model-name --startup-timeout --target-itl --threads --tls-cert --tls-key --tokenizers --trace "
+        "--weights"
     ),
     "cluster status": "--json --port",
     "cluster stop": "--port --timeout",
@@ -83,6 +83,7 @@ CLI = {
 }
 ROUTES = [
     "DELETE /v1/requests/{id}",
+    "DELETE /v1/responses/{id}",
     "GET /",
     "GET /docs",
     "GET /health",
@@ -95,12 +96,16 @@ ROUTES = [
     "GET /v1/models/{id}",
     "GET /v1/requests",
     "GET /v1/requests/{id}",
+    "GET /v1/responses/{id}",
+    "GET /v1/responses/{id}/input_items",
     "GET /version",
     "POST /detokenize",
     "POST /tokenize",
     "POST /v1/chat/completions",
     "POST /v1/completions",
     "POST /v1/embeddings",
+    "POST /v1/responses",
+    "POST /v1/responses/{id}/cancel",
 ]
 
 
