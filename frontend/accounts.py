@@ -93,7 +93,7 @@ class Account:
         """Take what requests have used since the last time."""
         self._requests.fill(now)
         self._tokens.fill(now)
-        for used, taken in self._running.items():
+        for used, taken in self._running.items() if self._tokens.size else ():
             self._running[used] = used.prompt_tokens + used.completion_tokens
             self._tokens.level -= self._running[used] - taken
 
