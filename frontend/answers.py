@@ -1,6 +1,6 @@
 """How text is dressed for the two generating endpoints: response objects, stream chunks, choices."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 import msgspec
@@ -216,8 +216,8 @@ class ChatAnswer:
     whole_object = "chat.completion"
     chunk_object = "chat.completion.chunk"
 
-    def __init__(self, with_logprobs: bool, extras: Extras = NO_EXTRAS, id_length: int | None = None) -> None:
-        """`id_length`: of the ids of tool calls, where it matters."""
+    def __init__(self, with_logprobs: bool, extras: Extras = NO_EXTRAS, id_length: Callable[[], int | None] = lambda: None) -> None:
+        """`id_length`: of the ids of the model's tool calls, where it matters."""
         self._with_logprobs = with_logprobs
         self._extras = extras
         self._id_length = id_length
@@ -227,13 +227,13 @@ class ChatAnswer:
 
     def chunk(self, index: int, piece: Piece) -> msgspec.Struct:
         reasoning = reasoning_of(piece.events) or None
-        calls = call_deltas(piece.events, self._id_length) or None
+        calls = call_deltas(piece.events, self._id_length()) or None
         delta, ids = ChatDelta(None, piece.text or None, reasoning, reasoning, calls), self._extras.tokens(piece)
         return ChatChunkChoice(index, delta, self._logprobs(piece), piece.finish, piece.stop_reason, *ids)
 
     def whole(self, index: int, piece: Piece) -> msgspec.Struct:
         extras = self._extras.prompt(piece), *self._extras.tokens(piece)
-        reasoning, calls = reasoning_of(piece.events) or msgspec.UNSET, whole_calls(piece.events, self._id_length) or msgspec.UNSET
+        reasoning, calls = reasoning_of(piece.events) or msgspec.UNSET, whole_calls(piece.events, self._id_length()) or msgspec.UNSET
         message = AssistantMessage("assistant", None if calls and not piece.text else piece.text, None, reasoning, reasoning, calls)
         return ChatChoice(index, message, self._logprobs(piece), piece.finish, piece.stop_reason, *extras)
 

@@ -1,7 +1,9 @@
 """POST /v1/messages and /v1/messages/count_tokens: Anthropic's Messages API, as another shape of chat requests."""
 
+import functools
 from typing import TypeVar
 
+import msgspec
 from aiohttp import web
 
 from frontend import bodies, conversation, tools
@@ -16,34 +18,36 @@ from frontend.json_response import json_response
 from frontend.reading import ending_in, said_in
 from frontend.register import Entry
 from frontend.running import running
-from frontend.schema import ChatRequest
 from frontend.sse import EventStream
 from frontend.tokens import ask
 from messages.request import Tokenize
 from messages.text import Tokenized
 
-ID_PREFIX = "msg_"
+ID_PREFIX, THINKING = "msg_", "thinking"
 R = TypeVar("R", bound=CountRequest)
 
 
 async def messages(core: Core, http: web.Request) -> web.StreamResponse:
     request = await _request(core, http, MessagesRequest)
-    job = job_of(core, _chat(core, request))
+    job = job_of(core, *to_chat(request), THINKING)
     job.request.check(job.stop.max_tokens)
-    with running(core, http, ID_PREFIX, request.stream, job.request.priority) as entry:
-        entry.run.generate(message_of(core, job, job.prompts[0], http[CALLER].tenant), job.reading)
+    with running(core, http, ID_PREFIX, request.stream, job.request.priority, core.timeout(job.request.timeout)) as entry:
+        make = functools.partial(message_of, core, job, job.prompts[0], http[CALLER].tenant)
+        entry.run.generate(make(), make, job.reading)
         if request.stream:
-            return await EventStream(http, entry.run, MessageStream(core.args.model_name, entry, core.view.call_id_length)).send()
+            wording = MessageStream(entry, lambda: core.view.call_id_length)
+            return await EventStream(http, entry.run, wording, core.args.max_unsent_bytes).send()
         return await _whole(core, entry)
 
 
 async def count_tokens(core: Core, http: web.Request) -> web.Response:
     """Of the prompt that the same request to /v1/messages would have."""
-    chat = _chat(core, await _request(core, http, CountRequest))
+    chat, thinks = to_chat(await _request(core, http, CountRequest))
     told = tools.chosen(chat.tools, chat.tool_choice)
     tools.offered(chat.tools)
-    prompt = conversation.chat_prompt(chat.messages, True, told, chat.chat_template_kwargs)
-    found = await ask(core, Tokenize(frontend=core.args.name, key=core.dispatcher.new_keys(1)[0], prompt=prompt))
+    prompt = conversation.chat_prompt(chat.messages, True, told)
+    prompt = msgspec.structs.replace(prompt, variables=tools.variables(core, {}, thinks, THINKING))
+    found = await ask(core, Tokenize(frontend=core.args.name, key=core.dispatcher.new_keys(1)[0], prompt=prompt), chat.model)
     if not isinstance(found, Tokenized):
         raise TypeError(f"{type(found).__name__} for a Tokenize")
     return json_response(CountBody(len(found.ids)))
@@ -55,17 +59,13 @@ async def _request(core: Core, http: web.Request, kind: type[R]) -> R:
     return request
 
 
-def _chat(core: Core, request: CountRequest) -> ChatRequest:
-    return to_chat(request, lambda on: tools.switched(core, on, "thinking"))
-
-
 async def _whole(core: Core, entry: Entry) -> web.Response:
     came = [one for _, one in await entry.run.everything()]
     endings = [ending for one in came if (ending := ending_in(one)) is not None]
     why, found = reason(entry.run, *endings[-1])
     body = MessageBody(
         id=entry.id,
-        model=core.args.model_name,
+        model=entry.run.model,
         content=whole((event for one in came for event in said_in(one)), core.view.call_id_length),
         stop_reason=why,
         stop_sequence=found,

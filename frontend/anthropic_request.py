@@ -1,7 +1,7 @@
 """Requests of Anthropic's Messages API, and how they become chat requests of ours."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import msgspec
@@ -74,8 +74,8 @@ class MessagesRequest(CountRequest, kw_only=True):
     top_k: TopK | None = None
 
 
-def to_chat(request: CountRequest, switch: Callable[[bool], dict[str, Any]]) -> ChatRequest:
-    """The same as a chat request. `switch`: the template's variables for thinking or not. Raises ApiError 400 that names the field."""
+def to_chat(request: CountRequest) -> tuple[ChatRequest, bool | None]:
+    """The same as a chat request, and whether the model is told to think or not to. Raises ApiError 400 that names the field."""
     choice, parallel = _choice(request.tool_choice)
     budget, thinks = _thinking(request.thinking)
     system = _text(request.system, "system")
@@ -87,12 +87,11 @@ def to_chat(request: CountRequest, switch: Callable[[bool], dict[str, Any]]) -> 
         tool_choice=choice,
         parallel_tool_calls=parallel,
         thinking_budget=budget,
-        chat_template_kwargs={} if thinks is None else switch(thinks),
     )
     if isinstance(request, MessagesRequest):
         chat.max_tokens, chat.stream, chat.stop = request.max_tokens, request.stream, request.stop_sequences
         chat.temperature, chat.top_p, chat.top_k = request.temperature, request.top_p, request.top_k
-    return chat
+    return chat, thinks
 
 
 def _choice(choice: dict[str, Any] | None) -> tuple[str | dict[str, Any] | None, bool]:

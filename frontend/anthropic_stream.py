@@ -1,6 +1,6 @@
 """A stream in the words of Anthropic's Messages API: named events, and blocks that begin, grow and end."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
@@ -20,15 +20,17 @@ _encode = msgspec.json.Encoder().encode
 class MessageStream:
     """A `frontend.sse.Wording`."""
 
-    def __init__(self, model: str, entry: Entry, id_length: int | None) -> None:
-        self._model = model
+    def __init__(self, entry: Entry, id_length: Callable[[], int | None]) -> None:
+        """`id_length`: of the ids of the model's calls."""
         self._entry = entry
         self._run = entry.run
-        self._blocks = Blocks(id_length)
+        self._id_length = id_length
+        self._blocks = Blocks(None)
         self._ending: tuple[str | None, str | int | None] = None, None
 
     def opening(self) -> bytes:
-        message = MessageBody(id=self._entry.id, model=self._model, content=[], usage=usage(self._run, 0))
+        self._blocks = Blocks(self._id_length())
+        message = MessageBody(id=self._entry.id, model=self._run.model, content=[], usage=usage(self._run, 0))
         return _event("message_start", message=message) + _PING
 
     def said(self, events: Iterable[Event]) -> bytes:

@@ -36,11 +36,11 @@ async def show_model(core: Core, http: web.Request) -> web.Response:
 
 
 def _card(core: Core) -> ModelCard:
-    name, view = core.args.model_name, core.view
+    view = core.view
     return ModelCard(
-        id=name,
-        created=core.args.created,
-        root=name,
+        id=view.model,
+        created=view.created,
+        root=view.model,
         max_model_len=view.context(),
         tool_parser=view.tool_parser,
         reasoning_parser=view.reasoning_parser,

@@ -14,24 +14,26 @@ async def chat_completions(core: Core, http: web.Request) -> web.StreamResponse:
     """Without max_tokens an answer may run to the context limit."""
     request = bodies.decode(await read_body(core, http), ChatRequest, refusals.CHAT)
     core.check_model(request.model)
-    return await answer(core, http, job_of(core, request), ChatAnswer(request.logprobs, request.extras(), core.view.call_id_length))
+    thinks = None if request.reasoning_effort is None else False
+    shapes = ChatAnswer(request.logprobs, request.extras(), lambda: core.view.call_id_length)
+    return await answer(core, http, job_of(core, request, thinks, "reasoning_effort"), shapes)
 
 
-def job_of(core: Core, request: ChatRequest) -> Job:
-    """What is to be done for it. Raises ApiError 400."""
+def job_of(core: Core, request: ChatRequest, thinks: bool | None, param: str) -> Job:
+    """What is to be done for it. `thinks`: the model is told to reason, or not to, by the field `param`. Raises ApiError 400."""
     told = tools.chosen(request.tools, request.tool_choice)
+    offered, logprobs = tools.offered(told), _logprobs(request)
     tools.offered(request.tools)
     if request.thinking_budget is not None and request.logprobs:
         raise invalid("thinking_budget and logprobs cannot be had together.", "thinking_budget", "unsupported_parameter")
-    variables = {} if request.reasoning_effort is None else tools.switched(core, False, "reasoning_effort")
-    variables |= request.chat_template_kwargs
     return Job(
         request=request,
-        prompts=[conversation.chat_prompt(request.messages, request.add_generation_prompt, told, variables)],
-        sampling=request.sampling(core.view.sampling_defaults(), _logprobs(request)),
+        prompts=[conversation.chat_prompt(request.messages, request.add_generation_prompt, told)],
+        sampling=lambda defaults: request.sampling(defaults, logprobs),
         stop=request.stop_rules(_max_tokens(request)),
         constraints=request.constraints(),
-        reading=tools.reading(core, tools.offered(told), request.parallel_tool_calls, request.thinking_budget),
+        reading=lambda: tools.reading(core, offered, request.parallel_tool_calls, request.thinking_budget),
+        variables=lambda: tools.variables(core, request.chat_template_kwargs, thinks, param),
     )
 
 

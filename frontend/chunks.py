@@ -20,18 +20,22 @@ Kind = type[Content] | type[Reasoning]
 class Chunks:
     """A `frontend.sse.Wording` of a request with `choices` sequences."""
 
-    def __init__(self, model: str, entry: Entry, shapes: Answer, choices: int, options: StreamOptions) -> None:
+    def __init__(self, entry: Entry, shapes: Answer, choices: int, options: StreamOptions) -> None:
+        self._entry = entry
         self._run = entry.run
         self._shapes = shapes
         self._choices = choices
         self._options = options
-        head = {"id": entry.id, "object": shapes.chunk_object, "created": entry.created, "model": model}
-        self._head = b"data: " + msgspec.json.encode(head)[:-1] + b',"choices":['
+        self._head = b""
         self._tail = b'],"usage":null}\n\n' if options.include_usage else b"]}\n\n"
         self._encode = msgspec.json.Encoder().encode
-        self._frames = {} if options.continuous_usage_stats else {kind: self._framed(kind) for kind in (Content, Reasoning)}
+        self._frames: dict[Kind, list[list[bytes]]] = {}
 
     def opening(self) -> bytes:
+        head = {"id": self._entry.id, "object": self._shapes.chunk_object, "created": self._entry.created, "model": self._run.model}
+        self._head = b"data: " + msgspec.json.encode(head)[:-1] + b',"choices":['
+        if not self._options.continuous_usage_stats:
+            self._frames = {kind: self._framed(kind) for kind in (Content, Reasoning)}
         openings = (self._shapes.opening(index) for index in range(self._choices))
         return b"".join([self._event(choice) for choice in openings if choice is not None])
 

@@ -1,6 +1,8 @@
 """From prompts to an HTTP response: starts the run, then streams it or waits for the whole. Shared by chat and completions."""
 
 import asyncio
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -18,7 +20,7 @@ from frontend.register import Entry
 from frontend.running import running
 from frontend.schema import GenerationRequest, StreamOptions
 from frontend.sse import EventStream
-from messages.request import Generate, Prompt
+from messages.request import ChatPrompt, Generate, Prompt
 from messages.sampling import Constraints, SamplingParams, StopRules
 
 C = TypeVar("C")
@@ -26,15 +28,17 @@ C = TypeVar("C")
 
 @dataclass(frozen=True)
 class Job:
-    """A checked request."""
+    """A checked request. `sampling` is made of the model's defaults; `reading` says how its answers are read, and `variables` are those of its chat
+    template, both for the model that is served when they are called. They raise ApiError 400 for what it cannot do."""
 
     request: GenerationRequest
     prompts: list[Prompt]
-    sampling: SamplingParams
+    sampling: Callable[[dict[str, float]], SamplingParams]
     stop: StopRules
     constraints: Constraints | None
     echo: bool = False
-    reading: Reading | None = None
+    reading: Callable[[], Reading | None] = lambda: None
+    variables: Callable[[], dict[str, msgspec.Raw]] | None = None
 
 
 class WholeBody(msgspec.Struct, Generic[C]):
@@ -49,31 +53,37 @@ class WholeBody(msgspec.Struct, Generic[C]):
 async def answer(core: Core, http: web.Request, job: Job, shapes: Answer) -> web.StreamResponse:
     """Run `job` to its end and answer `http`. Raises ApiError when it fails before anything was sent; cancels it when the client goes away."""
     job.request.check(job.stop.max_tokens)
-    with running(core, http, shapes.id_prefix, job.request.stream, job.request.priority) as entry:
+    timeout = core.timeout(job.request.timeout)
+    with running(core, http, shapes.id_prefix, job.request.stream, job.request.priority, timeout) as entry:
         for prompt in job.prompts:
-            entry.run.generate(message_of(core, job, prompt, http[CALLER].tenant), job.reading)
+            make = functools.partial(message_of, core, job, prompt, http[CALLER].tenant)
+            entry.run.generate(make(), make, job.reading)
         if job.request.stream:
             choices = len(job.prompts) * job.request.n
-            wording = Chunks(core.args.model_name, entry, shapes, choices, job.request.stream_options or StreamOptions())
-            return await EventStream(http, entry.run, wording).send()
+            options, most = job.request.stream_options or StreamOptions(), core.args.max_unsent_bytes
+            return await EventStream(http, entry.run, Chunks(entry, shapes, choices, options), most).send()
         return await _whole(core, job, shapes, entry)
 
 
 def message_of(core: Core, job: Job, prompt: Prompt, tenant: str) -> Generate:
-    """What a tokenizer is sent for one prompt of a job."""
+    """For the model that is served now. Raises ApiError when it is not the one asked for."""
     request = job.request
+    core.check_model(request.model)
+    reading = job.reading()
+    if job.variables is not None and isinstance(prompt, ChatPrompt):
+        prompt = msgspec.structs.replace(prompt, variables=job.variables())
     return Generate(
         frontend=core.args.name,
         incarnation=core.args.incarnation,
         keys=core.dispatcher.new_keys(request.n),
         seeds=bodies.seeds(request.seed, request.n),
         prompt=prompt,
-        sampling=job.sampling,
+        sampling=job.sampling(core.view.sampling_defaults()),
         stop=job.stop,
         priority=request.priority,
         skip_special_tokens=request.skip_special_tokens,
-        shown=job.reading.shown if job.reading is not None else [],
-        opening=job.reading.opening if job.reading is not None else "",
+        shown=reading.shown if reading is not None else [],
+        opening=reading.opening if reading is not None else "",
         echo=job.echo,
         tenant=tenant,
         cache_salt=request.cache_salt or "",
@@ -100,7 +110,7 @@ async def _whole(core: Core, job: Job, shapes: Answer, entry: Entry) -> web.Resp
         id=entry.id,
         object=shapes.whole_object,
         created=entry.created,
-        model=core.args.model_name,
+        model=run.model,
         choices=choices,
         usage=usage(run),
     )

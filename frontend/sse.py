@@ -10,9 +10,10 @@ from typing import Protocol
 
 from aiohttp import web
 
+from frontend.connections import cut
 from frontend.errors import ApiError
 from frontend.record import RECORD
-from frontend.streams import Event, Run
+from frontend.streams import ABORT, SLOW_READER, Event, Run
 
 STREAM_HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 OPENING_GRACE_SECONDS = 0.25
@@ -23,7 +24,7 @@ class Wording(Protocol):
     """The bytes of one endpoint's events, for one request."""
 
     def opening(self) -> bytes:
-        """What comes before anything was generated."""
+        """What comes before all else. Made when that is there: until then another model may come in the place of the one that was to answer."""
 
     def said(self, events: Iterable[Event]) -> bytes:
         """What has arrived, in its order."""
@@ -39,12 +40,14 @@ class Wording(Protocol):
 
 
 class EventStream:
-    """The answer to one request."""
+    """The answer to one request; `most` as in Output."""
 
-    def __init__(self, http: web.Request, run: Run, wording: Wording) -> None:
+    def __init__(self, http: web.Request, run: Run, wording: Wording, most: int) -> None:
         self._http = http
         self._run = run
         self._wording = wording
+        self._most = most
+        self._begun = False
 
     async def send(self) -> web.StreamResponse:
         """To the end of the request. Raises ApiError when it is refused before anything was sent."""
@@ -53,14 +56,15 @@ class EventStream:
         writer, transport = await response.prepare(self._http), self._http.transport
         if writer is None or transport is None:
             raise ConnectionResetError("the client has gone")
-        output = Output(transport, response.headers.get("Transfer-Encoding") == "chunked")
-        output.write(self._wording.opening())
+        output = Output(transport, response.headers.get("Transfer-Encoding") == "chunked", self._most)
         self._output, self._run.writer = output, self._write
         try:
             self._write()
             while await self._run.held():
                 await writer.drain()
+                self._begin()
                 output.write(self._wording.said_late(self._run.taken()))
+            self._begin()
             last = self._wording.closing()
         except ApiError as error:
             last = self._wording.failed(error)
@@ -68,40 +72,48 @@ class EventStream:
             self._run.writer = None
             self._http[RECORD].sent += output.sent
         await response.write_eof(last)
-        output.close()
         return response
+
+    def _begin(self) -> None:
+        if not self._begun:
+            self._begun = True
+            self._output.write(self._wording.opening())
 
     def _write(self) -> bool:
         """Write what has arrived. False when the client has not read what was written before: then nothing is."""
-        if self._output.congested:
+        if not self._output.keeps_up(self._run):
             return False
-        self._output.write(self._wording.said(self._run.taken()))
+        events = self._run.taken()
+        if events:
+            self._begin()
+            self._output.write(self._wording.said(events))
         return True
 
 
 class Output:
     """Writing to a connection at once, past the response, whose writing is a coroutine. Its writer's `drain` waits until all was sent.
 
-    `sent` counts the bytes of data."""
+    `sent` counts the bytes of data. `most`: bytes of events that may wait in a `Run` while the client has not read all of what was written last,
+    which may be one large event; with more the connection is cut and the request cancelled.
+    """
 
-    def __init__(self, transport: asyncio.Transport, chunked: bool) -> None:
+    def __init__(self, transport: asyncio.Transport, chunked: bool, most: int) -> None:
         self._transport = transport
         self._chunked = chunked
+        self._most = most
         self.sent = 0
-        transport.set_write_buffer_limits(high=0)
 
-    @property
-    def congested(self) -> bool:
-        """The client has not read what was written before."""
-        return self._transport.get_write_buffer_size() > 0
+    def keeps_up(self, run: Run) -> bool:
+        """The client, or the system on the way to it, has taken all that was written before. One for whom too much waits in the `run` is cut off."""
+        if self._transport.get_write_buffer_size() == 0:
+            return True
+        if run.weight() > self._most:
+            cut(self._transport)
+            run.fail(SLOW_READER, ABORT)
+        return False
 
     def write(self, data: bytes) -> None:
         """Nothing happens when there is no data or the connection is lost: the request is about to be cancelled then."""
         if data and not self._transport.is_closing():
             self._transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
             self.sent += len(data)
-
-    def close(self) -> None:
-        """The connection may serve another request."""
-        if not self._transport.is_closing():
-            self._transport.set_write_buffer_limits()

@@ -99,7 +99,12 @@ def reading(core: Core, tools: Tools, parallel: bool = True, budget: int | None 
     return Reading(calls if tools else None, tools, reasoning, single=bool(tools) and not parallel, budget=budget)
 
 
-def switched(core: Core, on: bool, param: str) -> dict[str, Any]:
+def variables(core: Core, given: dict[str, Any], thinks: bool | None, param: str) -> dict[str, msgspec.Raw]:
+    """Those of the template, as they travel: what is `given`, and what turns reasoning on or off. Raises ApiError 400."""
+    return packed_variables(({} if thinks is None else _switched(core, thinks, param)) | given)
+
+
+def _switched(core: Core, on: bool, param: str) -> dict[str, Any]:
     """The template's variables that turn reasoning on or off. Raises ApiError 400 when that is not how this model is."""
     reasons, switch = core.view.reasoning_parser in REASONING, core.view.thinking_switch
     if on and not reasons:

@@ -36,7 +36,7 @@ class Stage(Bench):
         generate = Generate(
             frontend="frontend0", keys=self.dispatcher.new_keys(1), seeds=[0], prompt=TextPrompt("A"), sampling=SamplingParams(), stop=StopRules()
         )
-        self.read.generate(generate, reading)
+        self.read.generate(generate, None, lambda: reading)
         self.dispatcher.receive(Started(self.key, 5, True))
 
     @property
