@@ -14,7 +14,7 @@ from checkpoint.config import ModelConfig
 from kernels.attention import AttentionBatch
 from kernels.backend import Kernels
 from kernels.prefill_attention import tile_tokens
-from kernels.reference.sampling import Sampled, SamplingBatch
+from kernels.reference.sampling import SamplingBatch
 from messages.plan import StepPlan
 from transport.columns import I32, view_i32
 from worker.bias import sample_biased
@@ -29,7 +29,8 @@ from worker.resident.layout import lay_out
 from worker.resident.parcel import Parcel, Parcels
 from worker.resident.penalties import PooledSlots
 from worker.resident.places import NOTHING, Places
-from worker.resident.reader import Asked, Deliver, Launched, Reader, Scoring
+from worker.resident.post import Post, Posted
+from worker.resident.reader import Asked, Deliver, Launched, Reader, Scoring, ask
 from worker.resident.wishes import FILTERED, PLAIN, SEPARATE, Wishes, wishes_of
 from worker.scores import Found, Scored, compute
 from worker.totals import Totals
@@ -68,6 +69,7 @@ class ResidentEngine:
         self._reader = PlanReader(self.slots, cache.blocks, cache.block_size, max_step_tokens)
         self._arena = Arena(max_slots, max_blocks, cache.blocks, self._device)
         self._places = Places(self._arena)
+        self._post = Post(self._arena)
         self._graphs = Graphs(self._device, max_slots)
         self._parcels = Parcels(self._device, max_slots, FIRST_WORDS)
         self._wishes: Wishes | None = None  # of the step before, when that was of decode rows only
@@ -140,6 +142,7 @@ class ResidentEngine:
         """Give back what steps and graphs kept. The step that failed may have been launched in part, so nothing is known of the rows there."""
         self._short = False
         self._places.forget()
+        self._post.forget()
         self._graphs.clear()
 
     @torch.inference_mode()
@@ -173,6 +176,7 @@ class ResidentEngine:
         """Run a step of dummy rows and make its graph."""
         parcel = self._parcels.take()
         self._write(parcel, self._places.changes(NOTHING, key[0]), [])
+        self._post.forget()
         for _ in range(2):
             self._graphs.run(key, lambda: self._decode(*key))
         parcel.done.record()
@@ -202,6 +206,7 @@ class ResidentEngine:
         self._kernels.write_words(self._arena.words, self._arena.words.new_zeros(2, 1))
         self.dry_run(min(FEW_TOKENS[0], self.max_step_tokens), filtered=False)
         self._decode(1, PLAIN)
+        self._post.forget()
 
     @torch.inference_mode()
     def rehearse(self) -> None:
@@ -236,19 +241,19 @@ class ResidentEngine:
         same = plan.decode is None and plan.admit is None and not prompts and not self.slots.biased.rows
         wishes = self._wishes if same and self._wishes is not None else wishes_of(self.slots, slot)
         self._wishes = None if prompts else wishes
-        scoring = None
+        scoring = posted = None
         if mixed:
             token, asked, scoring = self._mixed(parcel, rows, sampled, wishes, pairs, copies)
         else:
-            token, asked = self._decoding(parcel, rows, wishes, pairs)
-        if len(slot):
+            token, asked, posted = self._decoding(parcel, rows, wishes, pairs)
+        if len(slot) and posted is None:
             parcel.download(token, len(slot))
         parcel.done.record()
         assert self._results is not None  # `start` comes first
         self._results.put(
             Launched(
                 session=plan.session, step=plan.step, slot=slot, parcel=parcel, prefill_tokens=len(rows.tokens), decode_tokens=rows.decodes,
-                queued=queued, asked=asked, scoring=scoring, applying=applying, launched=time.monotonic(),
+                queued=queued, posted=posted, asked=asked, scoring=scoring, applying=applying, launched=time.monotonic(),
             )
         )  # fmt: skip
 
@@ -277,6 +282,7 @@ class ResidentEngine:
         """Send everything up at once and apply the changes; gives the columns on the device."""
         began = time.monotonic()
         there: list[Tensor] = []
+        pairs = pairs + self._post.changes()
         if pairs or columns:
             changes = joined(pairs)
             words, *there = parcel.upload([changes, *columns])
@@ -288,17 +294,19 @@ class ResidentEngine:
 
     # Steps
 
-    def _decoding(self, parcel: Parcel, rows: Rows, wishes: Wishes, pairs: list[I32]) -> tuple[Tensor, Asked | None]:
-        """A step of decode rows only: from its graph, but for sampling that few rows ask for."""
+    def _decoding(self, parcel: Parcel, rows: Rows, wishes: Wishes, pairs: list[I32]) -> tuple[Tensor, Asked | None, Posted | None]:
+        """A step of decode rows only: from its graph, which posts their tokens, but for sampling that few rows ask for."""
         size = self._graphs.padded(len(rows.slot)) if len(rows.slot) else 0
         there = self._write(parcel, pairs + self._places.changes(rows.slot, size), [*wishes.columns, *wishes.bias])
         if not size:
-            return self._arena.rows[:0], None
+            return self._arena.rows[:0], None, None
+        while wishes.mode != SEPARATE and not self._post.room(MOMENT_SECONDS):
+            self.check()
         out = self._graphs.run((size, wishes.mode), lambda: self._decode(size, wishes.mode))
         if wishes.mode != SEPARATE:
-            return out, None
+            return out, None, self._post.count()
         count = len(rows.slot)
-        return self._sample(parcel, out[:count], self._arena.rows[:count], wishes, there)
+        return *self._sample(parcel, out[:count], self._arena.rows[:count], wishes, there), None
 
     def _decode(self, size: int, mode: str) -> Tensor:
         """The launches of a decode step of `size` rows: their tokens, or their logits when they are sampled separately."""
@@ -307,8 +315,8 @@ class ResidentEngine:
         begin = self._kernels.begin_rows if mode == SEPARATE else self._kernels.start_rows
         columns = begin(self._arena.columns, slot, token, position)
         tiles = slot.new_empty(0, 2)
-        logits = self._forward(token, slot, position, tiles, None, size)
-        return logits if columns is None else self._draw(logits, slot, columns, filtered=mode == FILTERED)
+        logits = self._decoder.logits(self._hidden(token, slot, position, tiles, None, size), None)
+        return logits if columns is None else self._draw(logits, slot, columns, mode == FILTERED, self._post.words)
 
     def _mixed(
         self, parcel: Parcel, rows: Rows, sampled: np.ndarray, wishes: Wishes, pairs: list[I32], copies: tuple[I32, I32]
@@ -349,9 +357,6 @@ class ResidentEngine:
             self._kernels.begin_rows(self._arena.columns, slot[first:], token[first:], position[first:])
         return self._hidden(token, slot, position, tiles, wanted, decodes)
 
-    def _forward(self, token: Tensor, slot: Tensor, position: Tensor, tiles: Tensor, wanted: Tensor | None, singles: int) -> Tensor:
-        return self._decoder.logits(self._hidden(token, slot, position, tiles, wanted, singles), wanted)
-
     def _hidden(self, token: Tensor, slot: Tensor, position: Tensor, tiles: Tensor, wanted: Tensor | None, singles: int) -> Tensor:
         window = self.config.window
         full = AttentionBatch(table=self._arena.table, slot=slot, position=position, tiles=tiles, singles=singles, window=None)
@@ -361,9 +366,9 @@ class ResidentEngine:
 
     # Sampling
 
-    def _draw(self, logits: Tensor, slot: Tensor, columns: tuple[Tensor, ...], filtered: bool) -> Tensor:
+    def _draw(self, logits: Tensor, slot: Tensor, columns: tuple[Tensor, ...], filtered: bool, post: Tensor | None = None) -> Tensor:
         out = self._kernels.sample(logits, _batch(columns, filtered))
-        return self._kernels.finish_rows(self._arena.columns, slot, out.token, out.finite)
+        return self._kernels.finish_rows(self._arena.columns, slot, out.token, out.finite, post)
 
     def _sample(self, parcel: Parcel, logits: Tensor, slot: Tensor, wishes: Wishes, there: list[Tensor]) -> tuple[Tensor, Asked | None]:
         """Sample with everything the rows wish for; `there`: the wishes' columns on the device."""
@@ -380,7 +385,7 @@ class ResidentEngine:
             self.slots.sampled(owner, token[row.long()])
         if wishes.bias:
             self.slots.biased.sampled(there[own:], token)
-        return token, _ask(parcel, out, wishes)
+        return token, ask(parcel, out, wishes)
 
 
 def _batch(columns: tuple[Tensor, ...], filtered: bool) -> SamplingBatch:
@@ -390,10 +395,3 @@ def _batch(columns: tuple[Tensor, ...], filtered: bool) -> SamplingBatch:
         temperature=temperature, top_p=top_p, min_p=min_p, top_k=top_k, seed=seed, position=position,
         random=[0], filtered=[0] if filtered else [],
     )  # fmt: skip
-
-
-def _ask(parcel: Parcel, out: Sampled, wishes: Wishes) -> Asked | None:
-    if out.chosen is None or out.top is None or out.top_ids is None:
-        return None
-    chosen, top, top_ids = parcel.fetch("asked", [out.chosen, out.top, out.top_ids])
-    return Asked(rows=wishes.logprob_rows, counts=wishes.logprob_counts, chosen=chosen, top=top, top_ids=top_ids)
