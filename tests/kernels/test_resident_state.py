@@ -103,10 +103,10 @@ class Expected:
 class World:
     """An engine over `Sums`, and the results as they come."""
 
-    def __init__(self, compilers: Compilers | None = None) -> None:
+    def __init__(self, compilers: Compilers | None = None, fill_up: bool | None = None) -> None:
         self.model = Sums()
         cache = Cache(torch.full((1, BLOCKS + 1, 2, BLOCK, 2), torch.nan), torch.zeros(1, BLOCKS + 1, 2, BLOCK, 2))
-        self.engine = ResidentEngine(cast(Decoder, self.model), cache, cast(Kernels, Numbers), SLOTS, 10, 64, compilers)
+        self.engine = ResidentEngine(cast(Decoder, self.model), cache, cast(Kernels, Numbers), SLOTS, 10, 64, compilers, fill_up)
         self.results: queue.SimpleQueue[StepResult] = queue.SimpleQueue()
         self.engine.start(self.results.put)
         self.engine.reset()
@@ -119,9 +119,9 @@ class World:
         return [dict(zip(view_i32(result.slot).tolist(), view_i32(result.token).tolist(), strict=True)) for result in found]
 
 
-@pytest.fixture
-def world() -> Iterator[World]:
-    made = World()
+@pytest.fixture(params=[False, True], ids=["as they come", "filled up"])
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
+    made = World(fill_up=request.param)
     yield made
     made.engine.close()
 
