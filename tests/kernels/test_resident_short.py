@@ -4,20 +4,21 @@ import numpy as np
 import pytest
 import torch
 
+from checkpoint.shapes import SHAPES
 from transport.columns import I32
 from worker.plan import Rows
 from worker.resident.arena import Arena
 from worker.resident.graphs import Key
 from worker.resident.layout import lay_out
-from worker.resident.short import GAP, PROMPTS, TOKENS, Short
+from worker.resident.short import GAP, PROMPTS, TOKENS, Short, token_sizes
 
 SLOTS, TILE = 100, 32
-CASES = [([3], 0), ([16], 1), ([1, 2, 5], 4), ([64], 64), ([33, 31, 32], 7), ([32] * PROMPTS, 99), ([1] * PROMPTS, 0), ([200], 100)]
+CASES = [([3], 0), ([16], 1), ([1, 2, 5], 4), ([64], 64), ([33, 31, 32], 7), ([16] * PROMPTS, 84), ([1] * PROMPTS, 0), ([200], 100)]
 
 
 @pytest.fixture
 def short() -> Short:
-    return Short(Arena(SLOTS, 4, 77, torch.device("cpu")), TILE)
+    return Short(Arena(SLOTS, 4, 77, torch.device("cpu")), TOKENS[:4], TILE)
 
 
 def rows_of(prompts: list[int], decodes: int) -> Rows:
@@ -63,9 +64,15 @@ def check_tiles(tiles: I32, own: I32, filled: I32) -> None:
 
 
 def test_longer_steps_and_more_prompts_are_left_alone(short: Short) -> None:
-    assert short.key(TOKENS[-1] + 1, 1, 0, "plain") is None
+    assert short.key(TOKENS[3] + 1, 1, 0, "plain") is None
     assert short.key(PROMPTS + 1, PROMPTS + 1, 0, "plain") is None
     assert short.key(1, 1, SLOTS, "plain") == Key(SLOTS, "plain", TOKENS[0])
+
+
+def test_large_models_have_fewer_sizes() -> None:
+    most = {name: token_sizes(shape, 8448)[-1] for name, shape in SHAPES.items()}
+    assert most == {"qwen3-0.6b": 1024, "llama3.2-1b": 1024, "llama3.1-8b": 256}
+    assert token_sizes(SHAPES["qwen3-0.6b"], 100) == (16, 64)
 
 
 def test_every_kind_has_its_columns_apart(short: Short) -> None:

@@ -71,7 +71,8 @@ class Sums:
         return x if wanted is None else x[wanted.long()]
 
 
-CONFIG_SMALL = cast(Any, type("Config", (), {"vocab": VOCAB, "heads": 4, "kv_heads": 2, "window": None, "layers": 1}))
+SIZES = {"vocab": VOCAB, "heads": 4, "kv_heads": 2, "head_dim": 2, "hidden": 8, "mlp": 8, "window": None, "layers": 1}
+CONFIG_SMALL = cast(Any, type("Config", (), SIZES))
 
 
 class Expected:

@@ -29,7 +29,7 @@ from worker.resident.penalties import PooledSlots
 from worker.resident.places import NOTHING, Places
 from worker.resident.post import Post, Posted
 from worker.resident.reader import Asked, Deliver, Launched, Reader, Scoring, ask
-from worker.resident.short import Short
+from worker.resident.short import Short, token_sizes
 from worker.resident.steps import Steps, batch_of
 from worker.resident.wishes import FILTERED, PLAIN, SEPARATE, Wishes, wishes_of
 from worker.scores import Found, Scored, compute
@@ -73,7 +73,7 @@ class ResidentEngine:
         self._arena = Arena(max_slots, max_blocks, cache.blocks, self._device)
         self._places = Places(self._arena)
         self._post = Post(self._arena)
-        self._short_steps = Short(self._arena, self._tile)
+        self._short_steps = Short(self._arena, token_sizes(decoder.config, max_step_tokens), self._tile)
         self._steps = Steps(decoder, cache, kernels, self._arena, self._post, self._short_steps)
         self._graphs = Graphs(self._device, max_slots)
         self._fill_up = self._graphs.usable if fill_up is None else fill_up
@@ -238,10 +238,9 @@ class ResidentEngine:
 
     @torch.inference_mode()
     def dry_graph(self) -> None:
-        """The graph of the largest decode step."""
-        key = Key(self._graphs.padded(self.slots.count), FILTERED)
-        for _ in range(2):
-            self._graphs.run(key, lambda: self._steps.run(key))
+        """The graphs of the largest steps."""
+        for key in (Key(self._graphs.padded(self.slots.count), FILTERED), self._short_steps.largest) * 2:
+            self._graphs.run(key, lambda key=key: self._steps.run(key))  # type: ignore[misc]
 
     def _launch(self, plan: StepPlan, rows: Rows, copies: tuple[I32, I32], queued: float, applying: tuple[float, float]) -> None:
         parcel = self._parcels.take()

@@ -12,45 +12,62 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from checkpoint.config import ModelConfig
 from transport.columns import I32
 from worker.resident.arena import ALIGNMENT, Arena
 from worker.resident.graphs import Key
 from worker.resident.layout import Layout
-from worker.resident.wishes import PLAIN
+from worker.resident.wishes import FILTERED, PLAIN
 
-TOKENS = (16, 64, 128, 256)
-"""Prompt tokens of a step that are filled up to. Of more the device takes as long as the host, and what fills up costs time."""
+TOKENS = (16, 64, 128, 256, 512, 1024)
+"""Prompt tokens of a step that are filled up to."""
 ROWS = (0, 1, 4, 16, 64, 128, 256)
 """Decode rows likewise."""
-PROMPTS = 8
+PROMPTS = 16
 """Most prompts of such a step."""
+LAYER_SECONDS, PRODUCTS_PER_SECOND = 1.9e-4, 3.5e14
+"""What a graph saves the host for a layer, and multiply-adds of the device (an H200; bench/GPU.md): with more tokens the device takes longer, and
+what fills up costs more than it saves."""
 GAP = 8
 """Tokens of the dummy slot between the prompts and the decode rows that are always there, for the tiles that fill up."""
 
 
-class Short:
-    """Packs the columns of such steps on the host, and says where they lie on the device. `tile`: tokens of one tile of attention."""
+def token_sizes(config: ModelConfig, most: int) -> tuple[int, ...]:
+    """Those of TOKENS that pay for a model whose steps have `most` tokens at most."""
+    layer = config.hidden * ((2 * config.heads + 2 * config.kv_heads) * config.head_dim + 3 * config.mlp)
+    return tuple(size for size in TOKENS if size == TOKENS[0] or size <= min(most, LAYER_SECONDS * PRODUCTS_PER_SECOND / layer))
 
-    def __init__(self, arena: Arena, tile: int) -> None:
-        self._dummy, self._tile = arena.dummy, tile
+
+class Short:
+    """Packs the columns of such steps on the host, and says where they lie on the device.
+
+    `sizes`: the numbers of tokens that are filled up to; `tile`: tokens of one tile of attention.
+    """
+
+    def __init__(self, arena: Arena, sizes: tuple[int, ...], tile: int) -> None:
+        self._dummy, self._tokens, self._tile = arena.dummy, sizes, tile
         most = arena.dummy
         self._rows = [*(size for size in ROWS if size < most), most]
-        self._words = torch.zeros(self._ends(Key(most, "", TOKENS[-1]))[-1], dtype=torch.int32, device=arena.words.device)
+        self._words = torch.zeros(self._ends(Key(most, "", sizes[-1]))[-1], dtype=torch.int32, device=arena.words.device)
+
+    @property
+    def largest(self) -> Key:
+        return Key(self._rows[-1], FILTERED, self._tokens[-1])
 
     @property
     def least(self) -> Key:
         """The kind of a first prompt."""
-        return Key(self._rows[0], PLAIN, TOKENS[0])
+        return Key(self._rows[0], PLAIN, self._tokens[0])
 
     def kinds(self, mode: str) -> Iterator[Key]:
         """All kinds of steps, those with fewest tokens first."""
-        return (Key(rows, mode, tokens) for tokens in TOKENS for rows in self._rows)
+        return (Key(rows, mode, tokens) for tokens in self._tokens for rows in self._rows)
 
     def key(self, tokens: int, prompts: int, decodes: int, mode: str) -> Key | None:
         """What a step is filled up to; None when it is not that short."""
-        if prompts > PROMPTS or tokens > TOKENS[-1]:
+        if prompts > PROMPTS or tokens > self._tokens[-1]:
             return None
-        return Key(self._rows[bisect_left(self._rows, decodes)], mode, TOKENS[bisect_left(TOKENS, tokens)])
+        return Key(self._rows[bisect_left(self._rows, decodes)], mode, self._tokens[bisect_left(self._tokens, tokens)])
 
     def pack(self, layout: Layout, decodes: int, key: Key) -> I32:
         """The columns of a step, filled up, one after the other; the draws of its rows come first."""
