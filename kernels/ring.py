@@ -2,7 +2,8 @@
 
 Written in Gluon, Triton's lower level, for one thing that Triton's own pipelines cannot do: the first tiles of the weight are asked for before the
 kernel waits for the one that makes its input. Products with few columns are also cut along the depth: the last program to arrive adds the parts
-up, in order, so the result does not depend on who is last. Where this cannot run (see `fits`), `kernels.skinny` computes the same.
+up, or each a share of the rows, in order, so the result does not depend on who is last. Where this cannot run (see `fits`), `kernels.skinny`
+computes the same.
 """
 
 # mypy: disallow-untyped-decorators=False
@@ -22,14 +23,20 @@ from kernels.launch import ALWAYS, LOG2E, cdiv, launch, on_hopper, power_of_two
 
 MOST_ROWS = 256
 SCRATCH_PARTS = 1 << 24
-SCRATCH_COUNTERS = 4096
+SCRATCH_COUNTERS = gl.constexpr(4096)
+MOST_PARTS = 16
+PROCESSORS = 132
+"""Multiprocessors of an H200."""
 LOW, TALL = 64, 128
 """Rows of a tile."""
 LEAST_ROWS, FEW, WIDEST = 25, 32, 16_384
 
 
 class Settings(NamedTuple):
-    """Tuning: rows, columns and depth of a tile, tiles of the weight and of the input that are on their way at once, parts of the depth."""
+    """Tuning: rows, columns and depth of a tile, tiles of the weight and of the input that are on their way at once, parts of the depth.
+
+    `together`: each part's program adds up its share of the tile's rows when all have arrived, instead of the last one all of them.
+    """
 
     rows: int
     columns: int
@@ -37,6 +44,7 @@ class Settings(NamedTuple):
     weights: int
     inputs: int
     parts: int = 1
+    together: bool = False
 
 
 @gluon.jit
@@ -120,10 +128,36 @@ def _add_parts(place: gl.tensor, zero: gl.tensor, PARTS: gl.constexpr, STRIDE: g
 
 
 @gluon.jit
+def _add_share(
+    acc: gl.tensor, parts_ptr: gl.tensor, counter_ptr: gl.tensor, PARTS: gl.constexpr, BM: gl.constexpr, WIDE: gl.constexpr,
+    mma: gl.constexpr, flat: gl.constexpr,
+) -> Any:  # fmt: skip
+    """This program's share of the rows of the tile, added up over all parts. The programs of a tile must all be on the device at once.
+
+    Counters never start again: each launch adds PARTS, so that those of a number of parts are always a multiple of it between launches.
+    """
+    SIZE: gl.constexpr = BM * WIDE
+    tile = gl.program_id(1) * gl.num_programs(0) + gl.program_id(0)
+    place = parts_ptr + tile * (PARTS * SIZE)
+    line = gl.arange(0, BM, gl.SliceLayout(1, mma))[:, None] * WIDE
+    gl.store(place + gl.program_id(2) * SIZE + line + gl.arange(0, WIDE, gl.SliceLayout(0, mma))[None, :], acc)
+    debug_barrier()
+    counter = counter_ptr + PARTS * SCRATCH_COUNTERS + tile
+    seen = gl.atomic_add(counter, 1, sem="acq_rel") + 1
+    target = ((seen - 1) & (0 - PARTS)) + PARTS
+    while seen - target < 0:
+        seen = gl.atomic_add(counter, 0, sem="acq_rel")
+    own = gl.program_id(2) * (BM // PARTS) + gl.arange(0, BM // PARTS, gl.SliceLayout(1, flat))
+    cell = own[:, None] * WIDE + gl.arange(0, WIDE, gl.SliceLayout(0, flat))[None, :]
+    return _add_parts(place + cell, gl.zeros([BM // PARTS, WIDE], gl.float32, flat), PARTS, SIZE)
+
+
+@gluon.jit
 def _sums(
     x_desc: tma.tensor_descriptor, w_desc: tma.tensor_descriptor, x_tiles: gl.shared_memory_descriptor, x_bars: gl.shared_memory_descriptor,
     w_tiles: gl.shared_memory_descriptor, w_bars: gl.shared_memory_descriptor, parts_ptr: gl.tensor, counter_ptr: gl.tensor,
-    N: gl.tensor, K: gl.tensor, steps: gl.tensor, PARTS: gl.constexpr, REFILL: gl.constexpr, GATED: gl.constexpr, num_warps: gl.constexpr,
+    N: gl.tensor, K: gl.tensor, steps: gl.tensor, PARTS: gl.constexpr, TOGETHER: gl.constexpr, REFILL: gl.constexpr, GATED: gl.constexpr,
+    flat: gl.constexpr, num_warps: gl.constexpr,
 ) -> Any:  # fmt: skip
     """This program's tile of the product, and whether it is the one of all the tile's parts that has it complete. REFILL: the rings have fewer
     places than there are steps."""
@@ -152,7 +186,9 @@ def _sums(
             tma.async_copy_global_to_shared(x_desc, [gl.program_id(1) * BM, k], bar, x_tiles.index(x_next % INPUTS), pred=needed)
     acc = warpgroup_mma_wait(0, deps=(acc,))
     last = True
-    if PARTS > 1:
+    if TOGETHER:
+        acc = _add_share(acc, parts_ptr, counter_ptr, PARTS, BM, WIDE, layout, flat)
+    elif PARTS > 1:
         SIZE: gl.constexpr = BM * WIDE
         tile = gl.program_id(1) * gl.num_programs(0) + gl.program_id(0)
         line = gl.arange(0, BM, gl.SliceLayout(1, layout))[:, None] * WIDE
@@ -167,10 +203,9 @@ def _sums(
 
 
 @gluon.jit
-def _halves(y: gl.tensor, num_warps: gl.constexpr) -> Any:
+def _halves(y: gl.tensor, layout: gl.constexpr) -> Any:
     """The left and the right half of the columns."""
     left, right = gl.split(gl.permute(gl.reshape(y, [y.shape[0], 2, y.shape[1] // 2]), (0, 2, 1)))
-    layout: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[num_warps, 1], instr_shape=[16, y.shape[1] // 2, 16])
     return gl.convert_layout(left, layout), gl.convert_layout(right, layout)
 
 
@@ -186,7 +221,7 @@ def _ring(
     x_desc: tma.tensor_descriptor, w_desc: tma.tensor_descriptor, squares_ptr: gl.tensor, bias_ptr: gl.tensor, out_ptr: gl.tensor,
     gamma_ptr: gl.tensor, scaled_ptr: gl.tensor, sums_ptr: gl.tensor, parts_ptr: gl.tensor, counter_ptr: gl.tensor,
     rows: gl.tensor, N: gl.tensor, K: gl.tensor, steps: gl.tensor, groups: gl.tensor, eps: gl.tensor,
-    WEIGHTS: gl.constexpr, INPUTS: gl.constexpr, REFILL: gl.constexpr, PARTS: gl.constexpr, SPAN: gl.constexpr,
+    WEIGHTS: gl.constexpr, INPUTS: gl.constexpr, REFILL: gl.constexpr, PARTS: gl.constexpr, TOGETHER: gl.constexpr, SPAN: gl.constexpr,
     GATED: gl.constexpr, ADD: gl.constexpr, BIAS: gl.constexpr, SCALED: gl.constexpr, PDL: gl.constexpr, num_warps: gl.constexpr,
 ) -> None:  # fmt: skip
     """out [rows, N] of x [rows, K] and the weight [N, K], or [2N, K] when GATED; each part goes over `steps` tiles of K.
@@ -197,8 +232,11 @@ def _ring(
     BM: gl.constexpr = x_desc.block_type.shape[0]
     BN: gl.constexpr = w_desc.block_type.shape[0]
     x_tiles, x_bars, w_tiles, w_bars, bar = _start(x_desc, w_desc, N, K, steps, WEIGHTS, INPUTS, GATED)
-    layout: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[num_warps, 1], instr_shape=[16, BN, 16])
-    row = gl.program_id(1) * BM + gl.arange(0, BM, gl.SliceLayout(1, layout))
+    flat: gl.constexpr = gl.BlockedLayout([1, 4], [128 // BN, BN // 4], [num_warps, 1], [1, 0])
+    mma: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[num_warps, 1], instr_shape=[16, BN, 16])
+    layout: gl.constexpr = flat if TOGETHER else mma
+    OWN: gl.constexpr = BM // PARTS if TOGETHER else BM
+    row = gl.program_id(1) * BM + (gl.program_id(2) * OWN if TOGETHER else 0) + gl.arange(0, OWN, gl.SliceLayout(1, layout))
     column = gl.program_id(0) * BN + gl.arange(0, BN, gl.SliceLayout(0, layout))
     inside = (row < rows)[:, None] & (column < N)[None, :]
     cell = row.to(gl.int64)[:, None] * N + column[None, :]
@@ -211,10 +249,12 @@ def _ring(
         residual = gl.load(out_ptr + cell, mask=inside, other=0.0)
     if SPAN:
         squares = _ask_squares(squares_ptr, row, rows, groups, SPAN, layout)
-    acc, last = _sums(x_desc, w_desc, x_tiles, x_bars, w_tiles, w_bars, parts_ptr, counter_ptr, N, K, steps, PARTS, REFILL, GATED, num_warps)
+    acc, last = _sums(
+        x_desc, w_desc, x_tiles, x_bars, w_tiles, w_bars, parts_ptr, counter_ptr, N, K, steps, PARTS, TOGETHER, REFILL, GATED, flat, num_warps
+    )
     if last:
         if GATED:
-            y, up = _halves(acc, num_warps)
+            y, up = _halves(acc, layout)
         else:
             y = acc
         if SPAN:
@@ -250,7 +290,7 @@ def _scratch(device: torch.device) -> tuple[Tensor, Tensor]:
 
     The first call must not be part of a captured graph, whose memory it would be.
     """
-    return torch.empty(SCRATCH_PARTS, device=device), torch.zeros(SCRATCH_COUNTERS, dtype=torch.int32, device=device)
+    return torch.empty(SCRATCH_PARTS, device=device), torch.zeros((MOST_PARTS + 1) * SCRATCH_COUNTERS.value, dtype=torch.int32, device=device)
 
 
 def _scratch_for(device: torch.device, grid: tuple[int, int, int], size: int) -> tuple[Tensor | None, Tensor | None]:
@@ -258,9 +298,15 @@ def _scratch_for(device: torch.device, grid: tuple[int, int, int], size: int) ->
     tiles, parts = grid[0] * grid[1], grid[2]
     if parts == 1:
         return None, None
-    if tiles * parts * size > SCRATCH_PARTS or tiles > SCRATCH_COUNTERS:
+    if tiles * parts * size > SCRATCH_PARTS or tiles > SCRATCH_COUNTERS.value or parts > MOST_PARTS:
         raise ValueError(f"{parts} parts of {tiles} tiles of {size} do not fit the scratch memory")
     return _scratch(device)
+
+
+@functools.cache
+def _processors(device: torch.device) -> int:
+    """Programs that are on the device at once whatever they take."""
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else PROCESSORS
 
 
 def new_rows(like: Tensor, rows: int, columns: int) -> Tensor:
@@ -339,6 +385,7 @@ def product(
     chosen = settings or settings_for(rows, columns, depth, gated)
     grid = cdiv(columns, chosen.columns), cdiv(rows, chosen.rows), chosen.parts
     size = chosen.rows * chosen.columns * (2 if gated else 1)
+    together = chosen.together and grid[0] * grid[1] * grid[2] <= _processors(x_TM.device)
     steps = cdiv(cdiv(depth, chosen.depth), chosen.parts)
     scaled = None if norm_N is None else Scaled(new_rows(out_TN, rows, columns), torch.empty(rows, grid[0], device=x_TM.device))
     groups = 0 if squares is None else squares.shape[1]
@@ -346,7 +393,7 @@ def product(
         _ring, grid, ALWAYS, _describe(x_TM, chosen.rows, chosen.depth), _describe(weight, chosen.columns, chosen.depth), squares, bias, out_TN,
         norm_N, *(scaled or (None, None)), *_scratch_for(x_TM.device, grid, size), rows, columns, depth, steps, groups, eps,
         WEIGHTS=min(steps, chosen.weights), INPUTS=min(steps, chosen.inputs), REFILL=steps > min(chosen.weights, chosen.inputs), PARTS=chosen.parts,
-        SPAN=power_of_two(groups) if groups else 0, GATED=gated, ADD=add, BIAS=bias is not None, SCALED=scaled is not None,
+        TOGETHER=together, SPAN=power_of_two(groups) if groups else 0, GATED=gated, ADD=add, BIAS=bias is not None, SCALED=scaled is not None,
         num_warps=4 if chosen.rows == LOW else 8,
     )  # fmt: skip
     return scaled
