@@ -98,7 +98,7 @@ class ResidentEngine:
 
     @property
     def graphs(self) -> int:
-        """Kinds of decode steps that are one launch by now."""
+        """Kinds of steps that are one launch by now."""
         return self._graphs.captured
 
     def start(self, deliver: Deliver, tracing: Tracing | None = None) -> None:
@@ -152,7 +152,7 @@ class ResidentEngine:
 
     @torch.inference_mode()
     def idle(self) -> bool:
-        """Nothing is to be done: make ready for a kind of decode step that has not come yet. False when all have.
+        """Nothing is to be done: make ready for a kind of step that has not come yet. False when all have.
 
         Its kernels are waited for, but never so long that a plan would have to wait.
         """
@@ -173,7 +173,7 @@ class ResidentEngine:
         return True
 
     def _kinds(self, sizes: list[int]) -> Iterator[Key]:
-        """The kinds of decode steps that usual requests need, the likeliest first."""
+        """The kinds of steps that usual requests need, the likeliest first."""
         yield from (Key(size, PLAIN) for size in sizes)
         yield from (Key(size, FILTERED) for size in sizes)
         if sizes:
