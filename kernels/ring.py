@@ -1,9 +1,8 @@
 """Matrix products of 25 to 256 rows on Hopper: tiles of the weight and of the input go through rings in shared memory that the copy engine fills.
 
 Written in Gluon, Triton's lower level, for one thing that Triton's own pipelines cannot do: the first tiles of the weight are asked for before the
-kernel waits for the one that makes its input. Products with few columns are also cut along the depth: the last program to arrive adds the parts
-up, or each a share of the rows, in order, so the result does not depend on who is last. Where this cannot run (see `fits`), `kernels.skinny`
-computes the same.
+kernel waits for the one that makes its input. Products with few columns are also cut along the depth: the last program to arrive adds up the parts,
+or each does for some rows, in order: the result does not depend on who is last. Where this cannot run (see `fits`), `kernels.skinny` is the same.
 """
 
 # mypy: disallow-untyped-decorators=False
@@ -24,9 +23,7 @@ from kernels.launch import ALWAYS, LOG2E, cdiv, launch, on_hopper, power_of_two
 MOST_ROWS = 256
 SCRATCH_PARTS = 1 << 24
 SCRATCH_COUNTERS = gl.constexpr(4096)
-MOST_PARTS = 16
-PROCESSORS = 132
-"""Multiprocessors of an H200."""
+MOST_PARTS, PROCESSORS = 16, 132  # multiprocessors of an H200
 LOW, TALL = 64, 128
 """Rows of a tile."""
 LEAST_ROWS, FEW, WIDEST = 25, 32, 16_384
@@ -35,8 +32,7 @@ LEAST_ROWS, FEW, WIDEST = 25, 32, 16_384
 class Settings(NamedTuple):
     """Tuning: rows, columns and depth of a tile, tiles of the weight and of the input that are on their way at once, parts of the depth.
 
-    `together`: each part's program adds up its share of the tile's rows when all have arrived, instead of the last one all of them.
-    """
+    `together`: each part's program adds up its share of the rows when all have arrived, instead of the last one all of them."""
 
     rows: int
     columns: int
@@ -69,7 +65,7 @@ def _start(
     x_desc: tma.tensor_descriptor, w_desc: tma.tensor_descriptor, N: gl.tensor, K: gl.tensor, steps: gl.tensor,
     WEIGHTS: gl.constexpr, INPUTS: gl.constexpr, GATED: gl.constexpr,
 ) -> Any:  # fmt: skip
-    """The rings of this program, with the first tiles of the weight on their way: tiles and barriers of the input, the same of the weight."""
+    """The rings of this program, with the first tiles of the weight on their way: tiles and barriers of the input, and of the weight."""
     BM: gl.constexpr = x_desc.block_type.shape[0]
     BN: gl.constexpr = w_desc.block_type.shape[0]
     BK: gl.constexpr = w_desc.block_type.shape[1]
@@ -129,13 +125,14 @@ def _add_parts(place: gl.tensor, zero: gl.tensor, PARTS: gl.constexpr, STRIDE: g
 
 @gluon.jit
 def _add_share(
-    acc: gl.tensor, parts_ptr: gl.tensor, counter_ptr: gl.tensor, PARTS: gl.constexpr, BM: gl.constexpr, WIDE: gl.constexpr,
-    mma: gl.constexpr, flat: gl.constexpr,
-) -> Any:  # fmt: skip
+    acc: gl.tensor, parts_ptr: gl.tensor, counter_ptr: gl.tensor, PARTS: gl.constexpr, mma: gl.constexpr, flat: gl.constexpr
+) -> Any:
     """This program's share of the rows of the tile, added up over all parts. The programs of a tile must all be on the device at once.
 
     Counters never start again: each launch adds PARTS, so that those of a number of parts are always a multiple of it between launches.
     """
+    BM: gl.constexpr = acc.shape[0]
+    WIDE: gl.constexpr = acc.shape[1]
     SIZE: gl.constexpr = BM * WIDE
     tile = gl.program_id(1) * gl.num_programs(0) + gl.program_id(0)
     place = parts_ptr + tile * (PARTS * SIZE)
@@ -187,7 +184,7 @@ def _sums(
     acc = warpgroup_mma_wait(0, deps=(acc,))
     last = True
     if TOGETHER:
-        acc = _add_share(acc, parts_ptr, counter_ptr, PARTS, BM, WIDE, layout, flat)
+        acc = _add_share(acc, parts_ptr, counter_ptr, PARTS, layout, flat)
     elif PARTS > 1:
         SIZE: gl.constexpr = BM * WIDE
         tile = gl.program_id(1) * gl.num_programs(0) + gl.program_id(0)
@@ -203,10 +200,12 @@ def _sums(
 
 
 @gluon.jit
-def _halves(y: gl.tensor, layout: gl.constexpr) -> Any:
-    """The left and the right half of the columns."""
+def _halves(y: gl.tensor, num_warps: gl.constexpr, layout: gl.constexpr = None) -> Any:
+    """The left and the right half of the columns, as the products of `num_warps` warps lie in registers, or in `layout`."""
     left, right = gl.split(gl.permute(gl.reshape(y, [y.shape[0], 2, y.shape[1] // 2]), (0, 2, 1)))
-    return gl.convert_layout(left, layout), gl.convert_layout(right, layout)
+    mma: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[num_warps, 1], instr_shape=[16, y.shape[1] // 2, 16])
+    there: gl.constexpr = mma if layout is None else layout
+    return gl.convert_layout(left, there), gl.convert_layout(right, there)
 
 
 @gluon.jit
@@ -235,8 +234,9 @@ def _ring(
     flat: gl.constexpr = gl.BlockedLayout([1, 4], [128 // BN, BN // 4], [num_warps, 1], [1, 0])
     mma: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[num_warps, 1], instr_shape=[16, BN, 16])
     layout: gl.constexpr = flat if TOGETHER else mma
-    OWN: gl.constexpr = BM // PARTS if TOGETHER else BM
-    row = gl.program_id(1) * BM + (gl.program_id(2) * OWN if TOGETHER else 0) + gl.arange(0, OWN, gl.SliceLayout(1, layout))
+    row = gl.program_id(1) * BM + gl.arange(0, BM // PARTS if TOGETHER else BM, gl.SliceLayout(1, layout))
+    if TOGETHER:
+        row += gl.program_id(2) * (BM // PARTS)
     column = gl.program_id(0) * BN + gl.arange(0, BN, gl.SliceLayout(0, layout))
     inside = (row < rows)[:, None] & (column < N)[None, :]
     cell = row.to(gl.int64)[:, None] * N + column[None, :]
@@ -254,7 +254,7 @@ def _ring(
     )
     if last:
         if GATED:
-            y, up = _halves(acc, layout)
+            y, up = _halves(acc, num_warps, layout)
         else:
             y = acc
         if SPAN:
