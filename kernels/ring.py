@@ -275,14 +275,17 @@ def _scratch_for(device: torch.device, grid: tuple[int, int, int], size: int) ->
     tiles, parts = grid[0] * grid[1], grid[2]
     if parts == 1:
         return None, None
-    if tiles * parts * size > SCRATCH_PARTS or tiles > SCRATCH_COUNTERS.value or parts > MOST_PARTS:
+    if tiles * parts * size > SCRATCH_PARTS or tiles > SCRATCH_COUNTERS.value or parts > MOST_PARTS or parts & (parts - 1):
         raise ValueError(f"{parts} parts of {tiles} tiles of {size} do not fit the scratch memory")
     return _scratch(device)
 
 
 @functools.cache
 def _parts(wanted: int, tiles: int, device: torch.device) -> int:
-    """Parts of each of `tiles`: `wanted`, or as often half as many as the device has multiprocessors for: all programs wait for one another."""
+    """Parts of each of `tiles`: `wanted`, or halved until the device has a multiprocessor for every program, for the parts of a tile wait for one another.
+
+    Nothing that is on the device at the same time may wait likewise: one such kernel starts only when all programs of the one before have started.
+    """
     processors = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else PROCESSORS
     while wanted > 1 and tiles * wanted > processors:
         wanted //= 2

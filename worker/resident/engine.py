@@ -19,7 +19,7 @@ from worker.bias import sample_biased
 from worker.compilers import Compilers
 from worker.decoder import Decoder
 from worker.engine import DeviceError, StepError
-from worker.memory import Cache
+from worker.memory import Cache, lacks_memory
 from worker.plan import PlanReader, Rows
 from worker.resident.arena import Arena, joined
 from worker.resident.graphs import Graphs, Key, padded_sizes
@@ -132,9 +132,9 @@ class ResidentEngine:
         try:
             rows, copies = self._reader.apply(plan)
             self._launch(plan, rows, copies, queued, (began, time.monotonic()))
-        except torch.OutOfMemoryError as error:
-            raise self._too_large(str(error)) from error
         except RuntimeError as error:  # what torch and Triton raise for every error of the device
+            if lacks_memory(error):
+                raise self._too_large(str(error)) from error
             raise DeviceError(str(error)) from error
 
     def _too_large(self, why: str) -> StepError:
@@ -165,11 +165,11 @@ class ResidentEngine:
             return False
         try:
             self._prepare(key)
-        except torch.OutOfMemoryError:
+        except RuntimeError as error:
+            if not lacks_memory(error):
+                raise DeviceError(str(error)) from error
             self._graphs.refuse(key, "no memory")
             self._places.forget()
-        except RuntimeError as error:
-            raise DeviceError(str(error)) from error
         return True
 
     def _kinds(self, sizes: list[int]) -> Iterator[Key]:

@@ -1,6 +1,7 @@
 """CUDA graphs of decode steps and of steps with short prompts: one launch for a whole step, for each size that steps are filled up to."""
 
 import logging
+import warnings
 from bisect import bisect_left
 from collections.abc import Callable
 from typing import NamedTuple
@@ -98,7 +99,9 @@ class Graphs:
             try:
                 out = step()
             finally:
-                graph.capture_end()
+                with warnings.catch_warnings():
+                    warnings.filterwarnings("ignore", "The CUDA Graph is empty")  # of a step without memory for its first tensor
+                    graph.capture_end()
         except RuntimeError as error:
             self.refuse(key, str(error).splitlines()[0])
             return None
