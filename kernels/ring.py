@@ -276,13 +276,13 @@ def _scratch_for(device: torch.device, grid: tuple[int, int, int], size: int) ->
     if parts == 1:
         return None, None
     if tiles * parts * size > SCRATCH_PARTS or tiles > SCRATCH_COUNTERS.value or parts > MOST_PARTS or parts & (parts - 1):
-        raise ValueError(f"{parts} parts of {tiles} tiles of {size} do not fit the scratch memory")
+        raise ValueError(f"{parts} parts of {tiles} tiles of {size} do not fit the scratch memory, or are no power of two")
     return _scratch(device)
 
 
 @functools.cache
 def _parts(wanted: int, tiles: int, device: torch.device) -> int:
-    """Parts of each of `tiles`: `wanted`, or halved until the device has a multiprocessor for every program, for the parts of a tile wait for one another.
+    """Parts of each of `tiles`: `wanted`, or halved until the device has a multiprocessor for every program: the parts of a tile wait for each other.
 
     Nothing that is on the device at the same time may wait likewise: one such kernel starts only when all programs of the one before have started.
     """
