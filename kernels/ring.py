@@ -115,9 +115,7 @@ def _wait_and_ask(
 
 
 @gluon.jit
-def _add_share(
-    acc: gl.tensor, parts_ptr: gl.tensor, counter_ptr: gl.tensor, PARTS: gl.constexpr, mma: gl.constexpr, flat: gl.constexpr
-) -> Any:
+def _add_share(acc: gl.tensor, parts_ptr: gl.tensor, counter_ptr: gl.tensor, PARTS: gl.constexpr, mma: gl.constexpr, flat: gl.constexpr) -> Any:
     """This program's share of the rows of the tile, added up over all parts. The programs of a tile must all be on the device at once.
 
     Counters never start again: each launch adds PARTS, so that those of a number of parts are always a multiple of it between launches.
