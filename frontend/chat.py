@@ -20,6 +20,7 @@ async def chat_completions(core: Core, http: web.Request) -> web.StreamResponse:
         sampling=request.sampling(core.view.sampling_defaults(), _logprobs(request)),
         stop=request.stop_rules(_max_tokens(request)),
         constraints=request.constraints(),
+        constraint=request.constraint(),
     )
     return await answer(core, http, job, ChatAnswer(request.logprobs, request.extras()))
 

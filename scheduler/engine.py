@@ -11,20 +11,22 @@ from messages.admit import Abort, Admit, FromTokenizerProc
 from messages.explain import Explain
 from messages.plan import Attach
 from messages.poison import Poison
-from messages.result import OK, Attached, FromWorker, StepFailed, StepResult, WorkerReady
+from messages.result import Attached, FromWorker, Prepared, StepFailed, StepResult, WorkerReady
 from messages.text import Problem
 from messages.tokens import FINISH_END_TOKEN, FINISH_ERROR, FINISH_LENGTH, Refused
 from scheduler.args import SchedulerArgs
 from scheduler.bias import Bias, bias_of
+from scheduler.checks import check
 from scheduler.deadlines import Deadlines
-from scheduler.delivery import Delivery, Sampled, failure, read_result
+from scheduler.delivery import Sampled, failure, read_result
 from scheduler.door import DUPLICATE, Door
-from scheduler.errors import ContractError, InvariantError, require
+from scheduler.errors import ContractError, InvariantError
 from scheduler.explain import Scene, explain
 from scheduler.fence import Fence, keys_of
-from scheduler.finish import finish_of
 from scheduler.gauges import gauges
 from scheduler.geometry import Geometry, geometry_of
+from scheduler.grammars import Grammar, Grammars, unusable
+from scheduler.newest import take_in
 from scheduler.pace import Pace
 from scheduler.policy import Policy
 from scheduler.requests import WAITING, Arrival, Request, fit, read_admit, request_of
@@ -72,6 +74,7 @@ class Engine:
         self._throughput = Throughput()
         self._door = Door(args, self._waiting, self.tally, self._throughput)
         self._fence = Fence()
+        self._grammars = Grammars()
         self._closing: Problem | None = None
         self._now = self._progress = self._excused = 0.0
         self._deadlines = Deadlines(args.step_deadline)
@@ -99,16 +102,20 @@ class Engine:
                 self._on_attached(message, now)
             case StepFailed():
                 self._on_failed(message)
+            case Prepared():
+                self._on_prepared(message)
             case _:
                 self._on_explain(message)
 
     def advance(self, now: float) -> None:
         """Compose and send plans as far as the run-ahead allows."""
         self._now = now
+        if self.session is not None and (order := self._grammars.ask(self.session.number)) is not None:
+            self._out.append((self._args.worker, order))
         while (session := self.session) is not None and session.may_plan:
             composition = None if self._suspects.finished(now, idle=False) else self._policy.compose(session)
             if composition is None:
-                if not session.inflight and self._suspects.finished(now, idle=True):
+                if not session.inflight and not self._grammars.busy and self._suspects.finished(now, idle=True):
                     self._attach()
                 return
             if not session.inflight:
@@ -201,17 +208,7 @@ class Engine:
 
     def check(self) -> None:
         """Every invariant at once. Raises InvariantError."""
-        self._waiting.check()
-        running: set[int] = set()
-        if self.session is not None:
-            self.session.check()
-            running = {request.key for request in self.session.slots.requests if request is not None}
-        waiting = {request.key for request in self._waiting.all()}
-        facts = {
-            "live keys are not running or waiting, exactly one": not running & waiting and running | waiting == set(self._live),
-            "counters do not add up": self.tally.counts["accepted"] == self.tally.ended + len(self._live),
-        }
-        require(facts)
+        check(self._live, self._waiting, self.session, self._grammars, self.tally)
 
     # Requests
 
@@ -240,12 +237,17 @@ class Engine:
         place = Arrival(self._arrivals, now, score(admit.priority, now))
         request = request_of(admit, key, seed, tokens, bias, leader, place, self._args.prefix_cache)
         request.tokenizer = self._tokenizers[admit.tokenizer]
-        request.fitted, request.held = self.session is not None, self._suspects.holds(key)
+        request.grammar = self._grammars.join(admit.program) if admit.program else None
         self._live[key] = request
+        request.fitted, request.held = self.session is not None, self._holds(key)
         self._shares.join(request.tenant)
         self._waiting.push(request)
         self.tally.add("accepted")
         return request
+
+    def _holds(self, key: int) -> bool:
+        """This row may not run now."""
+        return self._suspects.holds(key) or not self._live[key].matchable
 
     def _on_explain(self, question: Explain) -> None:
         if question.tokenizer not in self._tokenizers:
@@ -271,6 +273,8 @@ class Engine:
         self._suspects.ended(request.key)
         self.tally.add(counter)
         self._shares.leave(request.tenant)
+        if request.grammar is not None:
+            self._grammars.leave(request.grammar)
         if self.session is None or request.slot == WAITING:
             self._waiting.remove(request)
         else:
@@ -305,38 +309,21 @@ class Engine:
 
     def _deliver(self, session: Session, sampled: Sampled, now: float) -> None:
         """Count, finish and send the tokens of rows that have not ended meanwhile."""
-        slots = session.slots
-        rows, token, status = sampled.slots.astype(np.intp), sampled.token, sampled.status
-        alive = slots.decoding[rows]
-        place = np.flatnonzero(alive)
-        if not place.size:
+        newest = take_in(session, sampled, now)
+        if newest is None:
             return
-        if place.size < rows.size:
-            rows, token, status = rows[place], token[place], status[place]
-        good = status == OK
-        failed = not good.all()
-        length = slots.length[rows]
-        fresh = rows[good] if failed else rows
-        slots.history[fresh, length[good] if failed else length] = token[good] if failed else token
-        length += good
-        slots.length[rows] = length
-        session.grown(rows, length)
+        delivery, keys = newest.delivery, session.slots.key
         if len(self._shares) > 1:
-            self._shares.charge_each(session.slots.tenants(fresh))
-        finish = finish_of(slots, rows, length, token, status)
-        self.tally.add("generation_tokens", fresh.size)
-        index = length - slots.prompt_len[rows] - good
-        first = slots.beginnings(rows[index == 0], now)
-        delivery = Delivery(place, slots.tokenizer[rows], slots.key[rows], token, finish, index, status, first)
+            self._shares.charge_each(session.slots.tenants(newest.fresh))
+        self.tally.add("generation_tokens", newest.fresh.size)
         for number, message in delivery.messages(sampled.logprobs, sampled.slots.size):
             self._out.append((self._args.tokenizers[number], message))
         if self._suspects:
-            self._suspects.progressed(slots.key[fresh].tolist())
-        if failed:
-            for slot in rows[~good].tolist():
-                session.pool.forget(slot)
-        for done in np.flatnonzero(finish).tolist():
-            self._end(self._live[int(delivery.key[done])], COUNTER_OF[int(finish[done])])
+            self._suspects.progressed(keys[newest.fresh].tolist())
+        for slot in newest.failed.tolist():
+            session.pool.forget(slot)
+        for done in np.flatnonzero(delivery.finish).tolist():
+            self._end(self._live[int(delivery.key[done])], COUNTER_OF[int(delivery.finish[done])])
 
     # The worker
 
@@ -345,12 +332,13 @@ class Engine:
             raise ContractError(f"a worker called {ready.worker!r} is ready; expected {self._args.worker!r}")
         if ready.incarnation < self.worker_incarnation:
             return
+        died = ready.incarnation > self.worker_incarnation
         self.worker_incarnation = ready.incarnation
         session = self.session
         if session is not None and session.inflight:
             self._session_broken(session, list(session.inflight), POISON, session.given_up or "the worker died with a step in flight")
         else:
-            self._attach()
+            self._attach(died)
 
     def _on_failed(self, failed: StepFailed) -> None:
         session = self.session
@@ -371,16 +359,31 @@ class Engine:
             self._fail(self._live[culprit], Problem(status=500, code=code, message=f"{told} every time, with nothing else in flight too: {why}"))
         self._attach()
 
-    def _attach(self) -> None:
-        """Begin a new session. Running rows go back to the head of the line with their tokens; nothing is delivered twice."""
+    def _attach(self, died: bool = False) -> None:
+        """Begin a new session, of a worker that `died` with no plan in flight or for another reason. Running rows go back to the head of the line."""
         if self.session is not None:
             for request in self.session.evacuate():
                 self._waiting.push(request)
         self.session = None
+        if (culprit := self._grammars.lost(died)) is not None:
+            self._fail_all_of(culprit, Problem(status=500, code=POISON, message="the form that the answer is to have ends the worker every time"))
         self._suspects.begin(len(self._live), self._now)
-        self._waiting.hold(self._suspects.holds)
+        self._waiting.hold(self._holds)
         self._attaching = self._new_session()
         self._out.append((self._args.worker, Attach(self._attaching)))
+
+    def _on_prepared(self, prepared: Prepared) -> None:
+        """Its rows may run; or it cannot be used, which the trial should have found."""
+        if self.session is None or prepared.session != self.session.number:
+            return
+        grammar = self._grammars.answered(prepared.grammar, not prepared.problem)
+        if grammar is not None and prepared.problem:
+            self._fail_all_of(grammar, unusable(prepared.problem))
+        self._waiting.hold(self._holds)
+
+    def _fail_all_of(self, grammar: Grammar, problem: Problem) -> None:
+        for request in [request for request in self._live.values() if request.grammar is grammar]:
+            self._fail(request, problem)
 
     def _on_attached(self, attached: Attached, now: float) -> None:
         if attached.session != self._attaching:

@@ -9,6 +9,7 @@ from messages.text import Problem
 from scheduler.bias import Bias
 from scheduler.errors import ContractError
 from scheduler.geometry import Geometry
+from scheduler.grammars import Grammar
 from transport.columns import I32, ColumnError, view_i32
 
 WAITING = -1
@@ -23,7 +24,8 @@ class Request:
     time, and `began` when it first got a slot, None before. `salt` names the prefixes it may share, None when it shares nothing. `leader` is the
     first choice of the same prompt, None for the first itself. `fitted`: it has been checked against a worker's geometry. `ran`: it had a slot
     before. `cached`: tokens it did not have to compute when it first got one. `hit`: cached tokens last seen while it waited, None before.
-    `passes`: how often others went past it. `held`: it may not run in this session (see `scheduler.suspects`). `bias`: changes to its logits.
+    `passes`: how often others went past it. `held`: it may not run in this session (see `scheduler.suspects`). `bias`: changes to its logits,
+    `grammar`: what its generated tokens follow.
     `top_scores`: alternatives of its prompt's logprobs, -1 when none are wanted; those at positions below `scored` have been delivered.
     `pooling`: it wants sums of hidden states instead.
     """
@@ -45,6 +47,7 @@ class Request:
     fitted: bool = False
     leader: "Request | None" = None
     bias: Bias | None = None
+    grammar: Grammar | None = None
     top_scores: int = -1
     scored: int = 0
     pooling: Pooling = ""
@@ -56,6 +59,11 @@ class Request:
     preemptions: int = 0
     hit: int | None = None
     passes: int = 0
+
+    @property
+    def matchable(self) -> bool:
+        """The worker has its grammar, or it needs none."""
+        return self.grammar is None or self.grammar.ready
 
     def limit(self, geometry: Geometry) -> int:
         """Tokens (prompt + generated) at which it ends."""

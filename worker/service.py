@@ -2,11 +2,12 @@
 
 import logging
 import time
+from pathlib import Path
 
 import zmq
 
 from messages.cluster import READY, SCHEDULER_NAME, STOPPING
-from messages.plan import Attach, Shutdown, StepPlan, ToWorker
+from messages.plan import Attach, Prepare, Shutdown, StepPlan, ToWorker
 from messages.result import Attached, FromWorker, Origin, StepFailed, WorkerReady
 from transport.lifetime import Lifetime
 from transport.reports import Reporter
@@ -14,6 +15,7 @@ from transport.sockets import Inbox, Outbox
 from transport.trace import open_trace
 from worker.args import WorkerArgs
 from worker.engine import StepEngine, StepError
+from worker.grammars import Grammars
 from worker.plan import PlanError
 from worker.pulse import Pulse
 from worker.tracing import Tracing
@@ -47,6 +49,8 @@ class Service:
         self._results = Outbox(
             self._context, args.run_dir, SCHEDULER_NAME, linger_ms=500
         )  # a socket of its own: the engine may send from a thread of its own
+        self._prepared = Outbox(self._context, args.run_dir, SCHEDULER_NAME, linger_ms=500)  # as above
+        self._grammars = Grammars(Path(args.run_dir), engine.slots.matching, self._prepared.send)
 
     def run(self) -> None:
         """Serve until SIGTERM or Shutdown. Raises DeviceError."""
@@ -69,7 +73,9 @@ class Service:
             if trace is not None:
                 trace.close()
             self._reporter.phase(STOPPING)
+            self._grammars.close()
             self._inbox.close()
+            self._prepared.close()
             self._outbox.close()
             self._results.close()
             self._context.term()
@@ -77,6 +83,8 @@ class Service:
     def _rest(self) -> None:
         """Nothing has come for a while: use the time, a little at a time."""
         self._engine.check()
+        if self._warming:
+            self._grammars.open_ahead()
         while self._warming and not self._lifetime.stopping.is_set() and not self._inbox.wait(0):
             self._pulse.beat()
             self._warming = self._engine.idle()
@@ -97,7 +105,9 @@ class Service:
         elif isinstance(message, Shutdown):
             self._lifetime.stopping.set()
         elif message.session != self._session:
-            self._ignored += 1
+            self._ignored += isinstance(message, StepPlan)
+        elif isinstance(message, Prepare):
+            self._grammars.prepare(message)
         else:
             self._step(message, received)
 
@@ -107,6 +117,7 @@ class Service:
             return
         engine, cache = self._engine, self._engine.cache
         engine.reset()
+        self._grammars.begin()
         self._session = session
         log.info("attached to session %d", session)
         self._reporter.phase(READY, "attached")

@@ -19,8 +19,8 @@ from launcher.cli import build_parser
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = [
-    "bench", "checkpoint", "frontend", "kernels", "launcher", "messages", "pagewire", "scheduler", "simulator", "tokenizer_proc", "transport",
-    "worker",
+    "bench", "checkpoint", "frontend", "grammar", "kernels", "launcher", "messages", "pagewire", "scheduler", "simulator", "tokenizer_proc",
+    "transport", "worker",
 ]  # fmt: skip
 SOURCES = [ROOT / "launch.py", *(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))]
 BARRED = {"transformers", "pickle", "cloudpickle", "marshal", "shelve"}

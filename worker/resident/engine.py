@@ -14,7 +14,6 @@ from checkpoint.config import ModelConfig
 from kernels.attention import AttentionBatch
 from kernels.backend import Kernels
 from kernels.prefill_attention import tile_tokens
-from kernels.reference.sampling import Sampled, SamplingBatch
 from messages.plan import StepPlan
 from transport.columns import I32, view_i32
 from worker.bias import sample_biased
@@ -24,6 +23,7 @@ from worker.engine import DeviceError, StepError
 from worker.memory import Cache
 from worker.plan import PlanReader, Rows
 from worker.resident.arena import Arena, joined
+from worker.resident.asking import ask, batch_of
 from worker.resident.graphs import Graphs, Key, padded_sizes
 from worker.resident.layout import lay_out
 from worker.resident.parcel import Parcel, Parcels
@@ -99,7 +99,7 @@ class ResidentEngine:
         sys.setswitchinterval(SWITCH_SECONDS)
         gc.collect()
         gc.freeze()  # a collection that goes through all of torch's objects would hold up several steps
-        self._results = Reader(self._parcels, deliver, tracing)
+        self._results = Reader(self._parcels, self.slots.matching, deliver, tracing)
 
     def close(self) -> None:
         if self._results is not None:
@@ -215,6 +215,12 @@ class ResidentEngine:
         for key in self._kinds(padded_sizes(self.slots.count)):
             self._decode(*key)
         self.dry_run(1)
+        self._rehearse_masks()
+
+    def _rehearse_masks(self) -> None:
+        vocab = self.config.vocab
+        row, words = (torch.empty(size, dtype=torch.int32, device=self._device) for size in ((1,), (1, -(-vocab // 32))))
+        self._kernels.apply_mask(self._decode(1, SEPARATE), row, words)
 
     @torch.inference_mode()
     def dry_graph(self) -> None:
@@ -233,7 +239,7 @@ class ResidentEngine:
             sampled = np.concatenate((np.flatnonzero(rows.sample), np.arange(prompts, len(slot))))
             slot = slot[sampled]
         self.slots.last[slot] = DRAWN
-        same = plan.decode is None and plan.admit is None and not prompts and not self.slots.biased.rows
+        same = plan.decode is None and plan.admit is None and not prompts and not self.slots.biased.rows and not self.slots.matching.rows
         wishes = self._wishes if same and self._wishes is not None else wishes_of(self.slots, slot)
         self._wishes = None if prompts else wishes
         scoring = None
@@ -248,7 +254,7 @@ class ResidentEngine:
         self._results.put(
             Launched(
                 session=plan.session, step=plan.step, slot=slot, parcel=parcel, prefill_tokens=len(rows.tokens), decode_tokens=rows.decodes,
-                queued=queued, asked=asked, scoring=scoring, applying=applying, launched=time.monotonic(),
+                queued=queued, asked=asked, scoring=scoring, matched=wishes.matched, applying=applying, launched=time.monotonic(),
             )
         )  # fmt: skip
 
@@ -362,38 +368,29 @@ class ResidentEngine:
     # Sampling
 
     def _draw(self, logits: Tensor, slot: Tensor, columns: tuple[Tensor, ...], filtered: bool) -> Tensor:
-        out = self._kernels.sample(logits, _batch(columns, filtered))
+        out = self._kernels.sample(logits, batch_of(columns, filtered))
         return self._kernels.finish_rows(self._arena.columns, slot, out.token, out.finite)
 
     def _sample(self, parcel: Parcel, logits: Tensor, slot: Tensor, wishes: Wishes, there: list[Tensor]) -> tuple[Tensor, Asked | None]:
-        """Sample with everything the rows wish for; `there`: the wishes' columns on the device."""
-        batch = _batch(self._kernels.sampling_columns(self._arena.columns, slot), wishes.filtered)
+        """Sample with everything the rows wish for; `there`: the wishes' columns on the device.
+
+        The device computes what has been launched while masks of rows that follow a grammar are waited for.
+        """
+        batch = batch_of(self._kernels.sampling_columns(self._arena.columns, slot), wishes.filtered)
         batch = replace(batch, logprob_rows=wishes.logprob_rows, logprob_counts=wishes.logprob_counts)
         own = len(wishes.columns)
         if wishes.penal:
             row, owner, factors = there[:own]
             batch = replace(batch, penalties=self.slots.gather(row, owner, factors.view(torch.float32)))
         bias = self.slots.biased.read(there[own:]) if wishes.bias else None
-        out = sample_biased(self._kernels, logits, batch, bias)
+        mask: tuple[Tensor, ...] = ()
+        if wishes.matched:
+            masks = self.slots.matching.wait(wishes.matched, self.check)
+            mask = tuple(parcel.upload_late([masks.row, masks.words]))
+        out = sample_biased(self._kernels, logits, batch, bias, mask)
         token = self._kernels.finish_rows(self._arena.columns, slot, out.token, out.finite)
         if wishes.penal:
             self.slots.sampled(owner, token[row.long()])
         if wishes.bias:
             self.slots.biased.sampled(there[own:], token)
-        return token, _ask(parcel, out, wishes)
-
-
-def _batch(columns: tuple[Tensor, ...], filtered: bool) -> SamplingBatch:
-    """Of rows with these sampling columns, all of them drawn as the device reads the columns."""
-    temperature, top_p, min_p, top_k, seed, position = columns
-    return SamplingBatch(
-        temperature=temperature, top_p=top_p, min_p=min_p, top_k=top_k, seed=seed, position=position,
-        random=[0], filtered=[0] if filtered else [],
-    )  # fmt: skip
-
-
-def _ask(parcel: Parcel, out: Sampled, wishes: Wishes) -> Asked | None:
-    if out.chosen is None or out.top is None or out.top_ids is None:
-        return None
-    chosen, top, top_ids = parcel.fetch("asked", [out.chosen, out.top, out.top_ids])
-    return Asked(rows=wishes.logprob_rows, counts=wishes.logprob_counts, chosen=chosen, top=top, top_ids=top_ids)
+        return token, ask(parcel, out, wishes)
