@@ -25,7 +25,8 @@ from scheduler.explain import Scene, explain
 from scheduler.fence import Fence, keys_of
 from scheduler.gauges import gauges
 from scheduler.geometry import Geometry, geometry_of
-from scheduler.grammars import Grammar, Grammars, unusable
+from scheduler.grammar import Grammar
+from scheduler.grammars import DEADLY, Grammars, unusable
 from scheduler.newest import take_in
 from scheduler.pace import Pace
 from scheduler.policy import Policy
@@ -110,8 +111,11 @@ class Engine:
     def advance(self, now: float) -> None:
         """Compose and send plans as far as the run-ahead allows."""
         self._now = now
-        if self.session is not None and (order := self._grammars.ask(self.session.number)) is not None:
-            self._out.append((self._args.worker, order))
+        if self.session is not None:
+            orders, alone = self._grammars.orders(self.session, self._suspects.trial)
+            self._out += [(self._args.worker, order) for order in orders]
+            if alone:
+                return
         while (session := self.session) is not None and session.may_plan:
             composition = None if self._suspects.finished(now, idle=False) else self._policy.compose(session)
             if composition is None:
@@ -246,7 +250,6 @@ class Engine:
         return request
 
     def _holds(self, key: int) -> bool:
-        """This row may not run now."""
         return self._suspects.holds(key) or not self._live[key].matchable
 
     def _on_explain(self, question: Explain) -> None:
@@ -320,8 +323,6 @@ class Engine:
             self._out.append((self._args.tokenizers[number], message))
         if self._suspects:
             self._suspects.progressed(keys[newest.fresh].tolist())
-        for slot in newest.failed.tolist():
-            session.pool.forget(slot)
         for done in np.flatnonzero(delivery.finish).tolist():
             self._end(self._live[int(delivery.key[done])], COUNTER_OF[int(delivery.finish[done])])
 
@@ -332,11 +333,10 @@ class Engine:
             raise ContractError(f"a worker called {ready.worker!r} is ready; expected {self._args.worker!r}")
         if ready.incarnation < self.worker_incarnation:
             return
-        died = ready.incarnation > self.worker_incarnation
+        died, session = ready.incarnation > self.worker_incarnation, self.session
         self.worker_incarnation = ready.incarnation
-        session = self.session
         if session is not None and session.inflight:
-            self._session_broken(session, list(session.inflight), POISON, session.given_up or "the worker died with a step in flight")
+            self._session_broken(session, list(session.inflight), POISON, session.given_up or "the worker died with a step in flight", died)
         else:
             self._attach(died)
 
@@ -346,7 +346,7 @@ class Engine:
             lost = [plan for plan in session.inflight if plan.step == failed.step]
             self._session_broken(session, lost, STEP_FAILED, f"the worker could not run step {failed.step}: {failed.message}")
 
-    def _session_broken(self, session: Session, lost: list[InFlight], code: str, why: str) -> None:
+    def _session_broken(self, session: Session, lost: list[InFlight], code: str, why: str, died: bool = False) -> None:
         """The `lost` plans gave nothing. Their rows run again from their tokens; one that is found to be the cause ends with `code`."""
         log.error("session %d ends: %s", session.number, why)
         self.tally.add("failed_steps")
@@ -357,16 +357,16 @@ class Engine:
             self._found.append(session.poison(why))
             told = "this sequence ends the worker" if code == POISON else "the step that computes this sequence fails"
             self._fail(self._live[culprit], Problem(status=500, code=code, message=f"{told} every time, with nothing else in flight too: {why}"))
-        self._attach()
+        self._attach(died)
 
     def _attach(self, died: bool = False) -> None:
-        """Begin a new session, of a worker that `died` with no plan in flight or for another reason. Running rows go back to the head of the line."""
+        """Begin a new session, because the worker `died` or for another reason. Running rows go back to the head of the line with their tokens."""
         if self.session is not None:
             for request in self.session.evacuate():
                 self._waiting.push(request)
         self.session = None
         if (culprit := self._grammars.lost(died)) is not None:
-            self._fail_all_of(culprit, Problem(status=500, code=POISON, message="the form that the answer is to have ends the worker every time"))
+            self._fail_all_of(culprit, DEADLY)
         self._suspects.begin(len(self._live), self._now)
         self._waiting.hold(self._holds)
         self._attaching = self._new_session()
@@ -374,12 +374,11 @@ class Engine:
 
     def _on_prepared(self, prepared: Prepared) -> None:
         """Its rows may run; or it cannot be used, which the trial should have found."""
-        if self.session is None or prepared.session != self.session.number:
-            return
-        grammar = self._grammars.answered(prepared.grammar, not prepared.problem)
-        if grammar is not None and prepared.problem:
-            self._fail_all_of(grammar, unusable(prepared.problem))
-        self._waiting.hold(self._holds)
+        if self.session is not None and prepared.session == self.session.number:
+            grammar = self._grammars.answered(prepared.grammar, not prepared.problem)
+            if grammar is not None and prepared.problem:
+                self._fail_all_of(grammar, unusable(prepared.problem))
+            self._waiting.hold(self._holds)
 
     def _fail_all_of(self, grammar: Grammar, problem: Problem) -> None:
         for request in [request for request in self._live.values() if request.grammar is grammar]:

@@ -2,27 +2,18 @@
 
 from collections import Counter, OrderedDict
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from messages.plan import Prepare
 from messages.text import Problem
+from scheduler.grammar import Grammar
+from scheduler.session import Session
 
 MOST_PREPARED = 256
 """At one time in the worker; more wait until others are not needed any more."""
 MOST_KEPT = 64
 """Of these, without a sequence that needs them."""
 STRIKES = 3
-
-
-@dataclass(slots=True, eq=False)
-class Grammar:
-    """One program. `users`: live sequences that need it. `ready`: the worker has it. `strikes`: workers that ended while they compiled it."""
-
-    number: int
-    program: str
-    users: int = 0
-    ready: bool = False
-    strikes: int = 0
+DEADLY = Problem(status=500, code="poison_request", message="the form that the answer is to have ends the worker, with nothing else in flight too")
 
 
 def unusable(why: str) -> Problem:
@@ -31,7 +22,10 @@ def unusable(why: str) -> Problem:
 
 
 class Grammars:
-    """One is compiled at a time, in the order in which they were needed: so a worker that ends meanwhile says which is to blame."""
+    """One is compiled at a time, in the order in which they were needed: so a worker that ends meanwhile says which may be to blame.
+
+    One that was being compiled when a worker ended is compiled with nothing else in flight from then on.
+    """
 
     def __init__(self) -> None:
         self._of: dict[str, Grammar] = {}
@@ -46,6 +40,14 @@ class Grammars:
     def busy(self) -> bool:
         """The worker compiles one."""
         return self._asked is not None
+
+    def orders(self, session: Session, trial: bool) -> tuple[list[Prepare], bool]:
+        """What to send now, and whether no plan may be sent before it was answered. `trial`: rows are tried apart, and must be the only suspects."""
+        following = self._asked or self._next()
+        alone = following is not None and (trial or following.strikes > 0)
+        if following is None or self._asked is not None or (alone and session.inflight):
+            return [], alone
+        return [self._ask(following, session.number)], alone
 
     def join(self, program: str) -> Grammar:
         """A live sequence needs it."""
@@ -69,23 +71,25 @@ class Grammars:
         if len(self._unused) > MOST_KEPT:
             self._drop()
 
-    def _drop(self) -> bool:
-        """Forget the one that was needed least recently; False when all are needed."""
-        grammar = next((grammar for grammar in self._unused.values() if grammar.ready), None)
-        if grammar is None:
-            return False
+    def _drop(self) -> None:
+        """Forget the one that was needed least recently, of those that the worker has."""
+        grammar = next(grammar for grammar in self._unused.values() if grammar.ready)
         del self._unused[grammar.number], self._of[grammar.program]
         self._prepared -= 1
         self._forget.append(grammar.number)
-        return True
 
-    def ask(self, session: int) -> Prepare | None:
-        """What the worker is to compile next; None while it does, when there is nothing, or it has as many as it may."""
-        if not self._wanted or self._asked is not None or (self._prepared >= MOST_PREPARED and not self._drop()):
-            return None
-        _, self._asked = self._wanted.popitem(last=False)
+    def _next(self) -> Grammar | None:
+        """What the worker is to compile next; None when there is nothing, or it has as many as it may."""
+        full = self._prepared >= MOST_PREPARED and not any(grammar.ready for grammar in self._unused.values())
+        return None if full else next(iter(self._wanted.values()), None)
+
+    def _ask(self, grammar: Grammar, session: int) -> Prepare:
+        if self._prepared >= MOST_PREPARED:
+            self._drop()
+        del self._wanted[grammar.number]
+        self._asked = grammar
         forget, self._forget = self._forget, []
-        return Prepare(session=session, grammar=self._asked.number, program=self._asked.program, forget=forget)
+        return Prepare(session=session, grammar=grammar.number, program=grammar.program, forget=forget)
 
     def answered(self, number: int, good: bool) -> Grammar | None:
         """The worker has compiled what it was asked for, or cannot; None when that is another one."""
@@ -99,8 +103,8 @@ class Grammars:
             del self._of[grammar.program]
         return grammar
 
-    def lost(self, blamed: bool) -> Grammar | None:
-        """There is no worker that has any. `blamed`: it ended by itself; the grammar it was compiling, when that was so too often, is returned."""
+    def lost(self, died: bool) -> Grammar | None:
+        """There is no worker that has any, because it `died` or for another reason; returns the one that it too often compiled when it did."""
         asked, self._asked = self._asked, None
         for grammar in self._unused.values():
             del self._of[grammar.program]
@@ -110,8 +114,9 @@ class Grammars:
         for grammar in self._of.values():
             grammar.ready = False
         self._wanted = OrderedDict((grammar.number, grammar) for grammar in self._of.values())
-        if asked is None or not blamed or not asked.users:
+        if asked is None or not died or not asked.users:
             return None
+        self._wanted.move_to_end(asked.number)
         asked.strikes += 1
         return asked if asked.strikes >= STRIKES else None
 

@@ -13,11 +13,10 @@ from scheduler.slots import Places
 
 @dataclass(frozen=True, slots=True)
 class Newest:
-    """What is to be told, and the slots of the rows that got a token (`fresh`) and of those that failed."""
+    """What is to be told, and the slots of the rows that got a token."""
 
     delivery: Delivery
     fresh: Places
-    failed: Places
 
 
 def take_in(session: Session, sampled: Sampled, now: float) -> Newest | None:
@@ -41,4 +40,6 @@ def take_in(session: Session, sampled: Sampled, now: float) -> Newest | None:
     index = length - slots.prompt_len[rows] - good
     first = slots.beginnings(rows[index == 0], now)
     delivery = Delivery(place, slots.tokenizer[rows], slots.key[rows], token, finish, index, status, first)
-    return Newest(delivery, fresh, rows[~good] if failed else rows[:0])
+    for slot in rows[~good].tolist() if failed else ():
+        session.pool.forget(slot)
+    return Newest(delivery, fresh)

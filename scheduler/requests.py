@@ -9,7 +9,7 @@ from messages.text import Problem
 from scheduler.bias import Bias
 from scheduler.errors import ContractError
 from scheduler.geometry import Geometry
-from scheduler.grammars import Grammar
+from scheduler.grammar import Grammar
 from transport.columns import I32, ColumnError, view_i32
 
 WAITING = -1

@@ -26,7 +26,8 @@ SLOW_ALLOWANCE = 0.1
 
 @dataclass(eq=False, slots=True)
 class MatchedRow:
-    """`tokens` that it has generated and the matcher has yet to accept. `mask` is for the token behind the first `at`, -1 before there is one.
+    """`tokens` that it has generated and the matcher has yet to accept. `mask` is for the token behind the first `at`, -1 before there is one;
+    None when any will do.
 
     `failed`: why it cannot go on. `cost`: seconds that its last mask took, as far as known. All but the matcher, which is the
     thread's, under the lock.
@@ -155,11 +156,16 @@ class Matching:
                     self.fail(row, f"its mask could not be worked out ({type(error).__name__})")
 
     def _match(self, rows: list[MatchedRow], parts: list[list[int]]) -> None:
+        assert self._library is not None  # there are rows
+        going = []
         for row, tokens in zip(rows, parts, strict=True):
             row.accepted += len(tokens)
-            if tokens and not row.matcher.accept(tokens):
+            if tokens and tokens[-1] in self._library.ends:
+                self._end(row)
+            elif tokens and not row.matcher.accept(tokens):
                 self.fail(row, row.matcher.failed)
-        going = [row for row in rows if not row.failed]
+            else:
+                going.append(row)
         usual, slow = ([row for row in going if (row.cost > SLOW_SECONDS) == is_slow] for is_slow in (False, True))
         for begin in range(0, len(usual), CHUNK):
             self._mask(usual[begin : begin + CHUNK], time.monotonic)
@@ -170,6 +176,12 @@ class Matching:
             else:
                 self._mask([row], time.thread_time)
                 spent += row.cost
+
+    def _end(self, row: MatchedRow) -> None:
+        """What is sampled behind an end token is not used."""
+        with self._changed:
+            row.mask, row.at = None, row.accepted
+            self._changed.notify_all()
 
     def _mask(self, rows: list[MatchedRow], clock: Callable[[], float]) -> None:
         assert self._library is not None  # there are rows

@@ -153,6 +153,7 @@ class Bench:
         constraints: Constraints | None = None,
         banned: list[list[int]] | None = None,
         pooling: Pooling = "",
+        program: str = "",
     ) -> list[int]:
         """Send an Admit; returns its keys. Seeds default to the keys."""
         keys = [next(self._keys) for _ in range(n)]
@@ -170,6 +171,7 @@ class Bench:
             constraints=constraints,
             banned=banned or [],
             pooling=pooling,
+            program=program,
         )
         self.admits.append(admit)
         self.engine.receive(admit, self.now)
