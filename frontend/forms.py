@@ -15,7 +15,7 @@ Schema = dict[str, Any] | Text
 class JsonSchema(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """`name` and `description` change nothing, nor does `strict`: the schema is always kept to."""
 
-    schema: dict[str, Any]
+    schema: dict[str, Any] | None = None
     name: str | None = None
     description: str | None = None
     strict: bool | None = None
@@ -68,8 +68,8 @@ def _of_format(wanted: ResponseFormat | None) -> list[Constraint]:
         return []
     if wanted.type == "json_object":
         return [Constraint("json_object", param="response_format")]
-    if wanted.json_schema is None:
-        raise invalid("response_format: json_schema is required with this type.", "response_format")
+    if wanted.json_schema is None or wanted.json_schema.schema is None:
+        raise invalid("response_format: json_schema.schema is required with this type.", "response_format")
     return [_constraint("json_schema", wanted.json_schema.schema, "response_format")]
 
 

@@ -16,7 +16,7 @@ from grammar.program import program_of
 from messages.constraint import Constraint
 from messages.text import Problem
 from tokenizer_proc import problems
-from tokenizer_proc.grammar_child import ChildError, GrammarChild
+from tokenizer_proc.grammar_child import ChildError, GrammarChild, OverrunError
 
 log = logging.getLogger(__name__)
 
@@ -31,10 +31,11 @@ Failed = Callable[[Problem], None]
 
 @dataclass(frozen=True)
 class Verdict:
-    """`program`, when nothing is `wrong`."""
+    """`program`, when nothing is `wrong`. `passing`: another time it might be right."""
 
     program: str
     wrong: str = ""
+    passing: bool = False
 
 
 class Verdicts:
@@ -51,7 +52,7 @@ class Verdicts:
         return found
 
     def put(self, constraint: Constraint, verdict: Verdict) -> None:
-        if constraint in self._of:
+        if verdict.passing or constraint in self._of:
             return
         self._of[constraint] = verdict
         self._characters += _size(constraint, verdict)
@@ -111,7 +112,10 @@ class GrammarChecks:
             program = program_of(constraint)
         except GrammarError as error:
             return Verdict("", str(error))
-        wrong = child.ask(program)
+        try:
+            wrong = child.ask(program)
+        except OverrunError as error:
+            return Verdict("", str(error), passing=True)
         return Verdict("" if wrong else program, wrong)
 
     def _back(self, callback: Callable[..., None], *arguments: Any) -> None:

@@ -1,5 +1,6 @@
 """A process that tries programs, from the side of the tokenizer process."""
 
+import contextlib
 import os
 import select
 import subprocess
@@ -9,12 +10,19 @@ from pathlib import Path
 
 import msgspec
 
+ROOT = Path(__file__).resolve().parent.parent
 START_SECONDS = 30.0
 TRIAL_SECONDS = 5.0
+ATTEMPTS = 2
+"""With a program that ends the process: it may have been something else."""
 
 
 class ChildError(Exception):
     """It could not be started: a sentence."""
+
+
+class OverrunError(Exception):
+    """A program took all the time there is, or what there is of memory: a sentence. Another time it might not."""
 
 
 class GrammarChild:
@@ -26,32 +34,38 @@ class GrammarChild:
         self._rest = b""
 
     def ask(self, program: str) -> str:
-        """What is wrong with the program, a sentence; empty: nothing. Comes back within TRIAL_SECONDS of a start. Raises ChildError."""
-        process = self._process or self._start()
-        assert process.stdin is not None
-        try:
-            process.stdin.write(msgspec.json.encode(program) + b"\n")
-            process.stdin.flush()
+        """What is wrong with the program, a sentence; empty: nothing. Raises ChildError, and OverrunError within TRIAL_SECONDS of a start."""
+        for _ in range(ATTEMPTS):
+            process = self._running()
+            assert process.stdin is not None
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.write(msgspec.json.encode(program) + b"\n")
+                process.stdin.flush()
             verdict = self._line(process, TRIAL_SECONDS)
-        except BrokenPipeError:
-            verdict = None
-        if verdict is not None:
-            return verdict
-        ended = process.poll() is not None
-        self.close()
-        return "it takes too much memory" if ended else f"it is too complex: it takes more than {TRIAL_SECONDS:g} s to compile"
+            if verdict is not None:
+                return verdict
+            ended = process.poll() is not None
+            self.close()
+            if not ended:
+                raise OverrunError(f"it is too complex: it takes more than {TRIAL_SECONDS:g} s to compile")
+        raise OverrunError("it is too complex: it takes too much memory to compile")
+
+    def _running(self) -> "subprocess.Popen[bytes]":
+        if self._process is not None and self._process.poll() is not None:  # somebody ended it while it had nothing to do
+            self.close()
+        return self._process or self._start()
 
     def _start(self) -> "subprocess.Popen[bytes]":
         command = [sys.executable, "-P", "-m", "grammar", str(self._run_dir)]
         try:
-            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": str(ROOT)})
         except OSError as error:
             raise ChildError(f"it cannot be started: {error.strerror}") from error
         self._rest = b""
         said = self._line(self._process, START_SECONDS)
         if said != "":
             self.close()
-            raise ChildError(said or f"it was not ready within {START_SECONDS:g} s")
+            raise ChildError(said or "it was not ready in time")
         return self._process
 
     def _line(self, process: "subprocess.Popen[bytes]", seconds: float) -> str | None:

@@ -27,15 +27,14 @@ SLOW_ALLOWANCE = 0.1
 @dataclass(eq=False, slots=True)
 class MatchedRow:
     """`tokens` that it has generated and the matcher has yet to accept. `mask` is for the token behind the first `at`, -1 before there is one;
-    None when any will do.
-
-    `failed`: why it cannot go on. `cost`: seconds that its last mask took, as far as known. All but the matcher, which is the
-    thread's, under the lock.
+    None when any will do. `over`: an end token was among the accepted. `failed`: why it cannot go on. `cost`: seconds that its last mask took, as far
+    as known. All but the matcher, which is the thread's, under the lock.
     """
 
     matcher: Matcher
     tokens: list[int] = field(default_factory=list)
     accepted: int = 0
+    over: bool = False
     at: int = -1
     mask: I32 | None = None
     failed: str = ""
@@ -160,7 +159,8 @@ class Matching:
         going = []
         for row, tokens in zip(rows, parts, strict=True):
             row.accepted += len(tokens)
-            if tokens and tokens[-1] in self._library.ends:
+            row.over = row.over or not self._library.ends.isdisjoint(tokens)
+            if row.over:
                 self._end(row)
             elif tokens and not row.matcher.accept(tokens):
                 self.fail(row, row.matcher.failed)
