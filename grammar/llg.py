@@ -11,6 +11,8 @@ from grammar.matcher import Matcher
 from grammar.vocabulary_file import TokenBytes
 from transport.columns import I32
 
+HEADER = '%llguidance {"no_forcing": true}\n'
+"""Of every program: the model chooses how forced text is cut into tokens, as in the rest of its answer, so that nothing depends on an encoder."""
 MARK = b"\xff"
 """Goes before the text of a special token: no text has this byte, so none is taken for one."""
 MOST_THREADS = 8
@@ -30,7 +32,7 @@ _CAUSE = re.compile(r"^error: (.*)$", re.MULTILINE)
 
 
 class _Vocabulary:
-    """What LLTokenizer asks of a tokenizer. Nothing is encoded: see `grammar.program.HEADER`."""
+    """What LLTokenizer asks of a tokenizer. Nothing is encoded: see HEADER."""
 
     bos_token_id = None
 
@@ -76,7 +78,7 @@ class LlgLibrary:
         return -(-self._tokenizer.vocab_size // 32)
 
     def compile(self, program: str) -> Matcher:
-        matcher = LlgMatcher(LLMatcher(self._tokenizer, program, log_level=0, limits=LIMITS))
+        matcher = LlgMatcher(LLMatcher(self._tokenizer, HEADER + program, log_level=0, limits=LIMITS))
         if matcher.failed:
             raise GrammarError(matcher.failed)
         return matcher

@@ -8,8 +8,6 @@ import msgspec
 from grammar.errors import GrammarError
 from messages.constraint import MAX_CHOICES, MAX_PROGRAM, Constraint
 
-HEADER = '%llguidance {"no_forcing": true}\n'
-"""The model chooses how forced text is cut into tokens, as in the rest of its answer: so nothing depends on an encoder."""
 MAX_DEPTH = 64
 WHITESPACE = r"(\x20|\x0A[\x20\x09]{0,40})?"
 """Between the parts of a JSON text: a space, or a new line and its indentation. Without a bound small models write blanks without end."""
@@ -20,16 +18,15 @@ def program_of(constraint: Constraint) -> str:
     """The program of a constraint. Raises GrammarError; what is wrong within a grammar only its compilation shows."""
     match constraint.kind:
         case "json_object":
-            body = f"start: %json {json.dumps({'type': 'object'} | _JSON_OPTIONS)}"
+            program = f"start: %json {json.dumps({'type': 'object'} | _JSON_OPTIONS)}"
         case "json_schema":
-            body = f"start: %json {_schema(constraint.text)}"
+            program = f"start: %json {_schema(constraint.text)}"
         case "regex":
-            body = f"start: /{_pattern(constraint.text)}/"
+            program = f"start: /{_pattern(constraint.text)}/"
         case "choice":
-            body = "start: " + " | ".join(json.dumps(choice) for choice in _choices(constraint.text))
+            program = "start: " + " | ".join(json.dumps(choice) for choice in _choices(constraint.text))
         case "lark":
-            body = constraint.text
-    program = HEADER + body
+            program = constraint.text
     if len(program) > MAX_PROGRAM:
         raise GrammarError(f"it is longer than {MAX_PROGRAM} characters when written out")
     return program
