@@ -4,10 +4,18 @@ Added, not set, as in kernels.reference.bias, so that a logit that is not a numb
 banned that a mask allows, one of its tokens is chosen all the same.
 """
 
+import functools
+
 import torch
 from torch import Tensor
 
 MASKED = -1e30
+
+
+@functools.cache
+def _left_out() -> Tensor:
+    """[256, 8] bool: of each byte, which of its bits, the lowest first, are not set."""
+    return (torch.arange(256)[:, None] >> torch.arange(8)) & 1 == 0
 
 
 def apply_mask(logits_RV: Tensor, row_N: Tensor, words_NW: Tensor) -> None:
@@ -15,6 +23,6 @@ def apply_mask(logits_RV: Tensor, row_N: Tensor, words_NW: Tensor) -> None:
 
     int32 both; W words hold at least V bits.
     """
-    bits = (words_NW[:, :, None] >> torch.arange(32, dtype=torch.int32, device=words_NW.device)) & 1
-    allowed_NV = bits.flatten(1)[:, : logits_RV.shape[1]] != 0
-    logits_RV[row_N.long()] += torch.where(allowed_NV, 0.0, MASKED).to(logits_RV.dtype)
+    out_NV = _left_out()[words_NW.contiguous().view(torch.uint8).int()].flatten(1)[:, : logits_RV.shape[1]]
+    for row, out_V in zip(row_N.tolist(), out_NV, strict=True):
+        logits_RV[row].add_(out_V.to(logits_RV.dtype), alpha=MASKED)

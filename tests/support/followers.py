@@ -10,7 +10,7 @@ from tests.support.plans import Chunk, Planner, Row
 from tests.support.vocabularies import END, TOKENS, library
 from worker.matching import Matching
 
-CHOICES = ["abc", "abd", "x"]
+CHOICES = ["abc", "ab1", "x"]
 PATTERN = "[a-d]{3}[0-9]{2,4}"
 PROMPT = [(7 * i + 3) % 250 for i in range(9)]
 ROWS = [

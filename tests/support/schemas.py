@@ -45,7 +45,7 @@ SCHEMAS: dict[str, Schema] = {
     "lengths": objects(short={"type": "string", "minLength": 2, "maxLength": 4}, exact={"type": "string", "minLength": 6, "maxLength": 6}),
     "pattern": objects(plate={"type": "string", "pattern": "^[A-Z]{2}-[0-9]{3}$"}),
     "patterns": objects(a={"type": "string", "pattern": "^(ab|cd)+$", "maxLength": 8}, b={"type": "string", "pattern": "[0-9]$", "maxLength": 8}),
-    "names": objects(**{"a b": TEXT, "\u00fc": COUNT, 'quote"': {"type": "boolean"}, "slash/": {"type": "null"}}),
+    "names": objects(None, **{"a b": TEXT, "\u00fc": COUNT, 'quote"': {"type": "boolean"}, "slash/": {"type": "null"}}),
     # Enums
     "enum": objects(colour={"enum": ["red", "green", "blue"]}),
     "enum of everything": objects(value={"enum": ["one", 2, 3.5, True, None, ["a"], {"b": 1}]}),

@@ -41,6 +41,7 @@ CLI = {
     "bench kernels": "--json --only --seconds",
     "bench offline": f"{ENGINE} --workload",
     "bench frontend": "--big-prompt --frontends --json --rates --seconds --streams",
+    "bench grammars": "--device --json --model",
     "bench scheduler": "--json --no-growth --rows --run-ahead --steps",
     "bench single": ENGINE,
     "bench serve": (
