@@ -29,6 +29,7 @@ class Grammars:
         self._matching = matching
         self._deliver = deliver
         self._library: Library | None = None
+        self._tried = False
         self._orders: queue.SimpleQueue[tuple[Prepare, dict[int, Matcher]]] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._open = True
@@ -39,8 +40,9 @@ class Grammars:
         self._matching.grammars = {}
 
     def open_ahead(self) -> None:
-        """Read the vocabulary if it is there: this takes some tenths of a second, in which nothing else of this process runs."""
-        if self._library is None and (self._folder / VOCABULARY_FILE).exists():
+        """Read the vocabulary once it is there: this takes some tenths of a second, in which nothing else of this process runs."""
+        if not self._tried and (self._folder / VOCABULARY_FILE).exists():
+            self._tried = True
             try:
                 self._opened()
             except GrammarError as error:

@@ -181,7 +181,7 @@ async def test_the_default_model_keeps_to_fifty_schemas(smol: Cluster) -> None:
 
     async def one(name: str, seed: int) -> str:
         async with room:
-            return await say(client, smol, name, seed, 250)
+            return await say(client, smol, name, seed, 200)
 
     async with openai.AsyncOpenAI(base_url=f"{smol.url}/v1", api_key="none", timeout=1400, max_retries=0) as client:
         ends = await asyncio.gather(*(one(name, seed) for name in SCHEMAS for seed in range(SEEDS)))
