@@ -61,7 +61,7 @@ class Masks:
 class Matching:
     """`rows` by slot; `grammars` that they can be given, by number: `worker.grammars` adds to them, from another thread.
 
-    A mask has words for all of the model's vocabulary. All methods but `use`, `note` and `fail` are for the thread that takes plans.
+    A mask has words for all of the model's vocabulary. All methods but `use`, `note`, `wake` and `fail` are for the thread that takes plans.
     """
 
     def __init__(self, vocab: int) -> None:
@@ -96,10 +96,14 @@ class Matching:
                 self._due.pop(row, None)
 
     def note(self, row: MatchedRow, tokens: list[int]) -> None:
-        """Tokens that it has generated. From any thread."""
+        """Tokens that it has generated. From any thread; `wake` when all of a step have been noted, that their masks are worked out together."""
         with self._changed:
             row.tokens += tokens
             self._due[row] = None
+
+    def wake(self) -> None:
+        """Work out the masks of all rows that have something new, before somebody waits for them. From any thread."""
+        with self._changed:
             self._changed.notify_all()
 
     def fail(self, row: MatchedRow, why: str) -> None:
@@ -118,6 +122,7 @@ class Matching:
         ends = time.monotonic() + PATIENCE_SECONDS
         words = np.full((len(wanted), self._words), -1, np.int32)
         with self._changed:
+            self._changed.notify_all()
             while late := [one.row for one in wanted if one.row.at != one.at and not one.row.failed]:
                 if not self._changed.wait(LOOK_SECONDS):
                     check()

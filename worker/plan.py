@@ -156,6 +156,7 @@ class PlanReader:
         _require(self._slots.matching.knows(grammar), "a grammar that is not there")
         for number, which in zip(slot.tolist(), grammar.tolist(), strict=True):
             self._slots.matching.admit(number, which)
+        self._slots.matching.wake()
 
     def _scored(self, rows: Rows, scores: Scores) -> Scored:
         slot = view_i32(scores.slot)

@@ -173,6 +173,8 @@ class Engine:
             for number, value, is_good in zip(slot.tolist(), token, good, strict=True):
                 if is_good:
                     slots.note(number, np.array([value], np.int32), int(slots.length[number]))
+        if wanted:
+            slots.matching.wake()
         return msgspec.structs.replace(
             result,
             slot=pack_i32(slot),

@@ -145,6 +145,7 @@ def test_rows_are_asked_for_together_and_a_slow_one_by_itself(monkeypatch: pytes
     gate = threading.Event()
     matchers.before = lambda matchers: gate.wait(20)
     matching.note(matching.rows[0], [ord("a")])
+    matching.wake()
     while len(matchers.calls) < 2:
         time.sleep(0.001)
     for slot in range(1, 4):
@@ -167,6 +168,7 @@ def test_slow_rows_beyond_what_a_step_can_bear_fail(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(module, "SLOW_ALLOWANCE", 0.03)
     gate = threading.Event()
     matching = made(matchers := Matchers(lambda matchers: gate.wait(20)), rows=1)
+    matching.wake()
     while not matchers.calls:
         time.sleep(0.001)
     for slot in range(1, 6):

@@ -158,6 +158,8 @@ class Reader:
                 token[one.index], status[one.index] = -1, UNMATCHED
             else:
                 self._matching.note(one.row, [int(token[one.index])])
+        if matched:
+            self._matching.wake()
 
     def _times(self, parcel: Parcel) -> tuple[float, float] | None:
         """Seconds the device took for the step, and seconds since the end of the one before it, 0 for the first; None when it has no clock."""
