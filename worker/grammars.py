@@ -10,10 +10,11 @@ from pathlib import Path
 
 from grammar.errors import GrammarError
 from grammar.matcher import Library, Matcher
-from grammar.vocabulary_file import read_vocabulary
+from grammar.vocabulary_file import TokenBytes, read_vocabulary
 from messages.plan import Prepare
 from messages.result import Prepared
 from messages.vocabulary import VOCABULARY_FILE
+from transport.private_file import Mark, mark
 from worker.matching import Matching
 
 log = logging.getLogger(__name__)
@@ -29,6 +30,8 @@ class Grammars:
         self._matching = matching
         self._deliver = deliver
         self._library: Library | None = None
+        self._tokens: TokenBytes | None = None
+        self._mark: Mark | None = None
         self._tried = False
         self._orders: queue.SimpleQueue[tuple[Prepare, dict[int, Matcher]]] = queue.SimpleQueue()
         self._lock = threading.Lock()
@@ -63,12 +66,17 @@ class Grammars:
             self._open = False
 
     def _opened(self) -> Library:
+        """Of the tokens in the file. It is written anew whenever a tokenizer process starts; what is first read here may be of a model before this one."""
         with self._lock:
-            if self._library is None:
-                from grammar.llg import LlgLibrary  # most workers never need it
+            found = mark(self._folder / VOCABULARY_FILE)
+            if self._library is None or found != self._mark:
+                tokens = read_vocabulary(self._folder)
+                if self._library is None or tokens != self._tokens:
+                    from grammar.llg import LlgLibrary  # most workers never need it
 
-                self._library = LlgLibrary(read_vocabulary(self._folder))
-        return self._library
+                    self._library = LlgLibrary(tokens)
+                self._tokens, self._mark = tokens, found
+            return self._library
 
     def _run(self) -> None:
         if sys.platform == "linux":

@@ -123,6 +123,23 @@ def test_programs_are_compiled_on_a_thread_and_answered(run_dir: Path) -> None:
         answers.get(timeout=0.2)
 
 
+def test_a_vocabulary_that_another_took_the_place_of_is_read_again(run_dir: Path) -> None:
+    """The cluster may serve another model now; the same one written again is the same."""
+    matching, answers = Matching(SIZE + 1), queue.SimpleQueue[Prepared]()
+    grammars = Grammars(run_dir, matching, answers.put)
+    libraries = []
+    for last in (b"", b"", b"zz"):
+        write_vocabulary(run_dir, "tokenizer0", [*TOKENS.of, last], TOKENS.special, set(TOKENS.ends))
+        grammars.begin()
+        grammars.prepare(Prepare(session=1, grammar=1, program='start: "zz"'))
+        assert answers.get(timeout=20).problem == ""
+        libraries.append(matching._library)
+    assert libraries[0] is libraries[1] is not libraries[2]
+    matching.admit(0, 1)
+    masks = matching.wait(matching.wanted(np.array([0], np.int32), np.array([0])))
+    assert allowed(masks.words[0]) == [ord("z"), SIZE]
+
+
 def test_a_vocabulary_without_an_end_is_said_when_it_is_needed(run_dir: Path) -> None:
     write_vocabulary(run_dir, "tokenizer0", [b"a"], set(), set())
     matching, answers = Matching(SIZE), queue.SimpleQueue[Prepared]()
