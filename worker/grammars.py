@@ -66,7 +66,7 @@ class Grammars:
             self._open = False
 
     def _opened(self) -> Library:
-        """Of the tokens in the file. It is written anew whenever a tokenizer process starts; what is first read here may be of a model before this one."""
+        """Of the tokens in the file. It is written anew whenever a tokenizer process starts; what was read may be of a model before this one."""
         with self._lock:
             found = mark(self._folder / VOCABULARY_FILE)
             if self._library is None or found != self._mark:
