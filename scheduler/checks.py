@@ -1,17 +1,16 @@
 """Every invariant of an engine at once."""
 
-from collections.abc import Mapping
-
 from scheduler.errors import require
 from scheduler.grammars import Grammars
-from scheduler.requests import Request
+from scheduler.live import Live
 from scheduler.session import Session
 from scheduler.tally import Tally
 from scheduler.waiting import Waiting
 
 
-def check(live: Mapping[int, Request], waiting: Waiting, session: Session | None, grammars: Grammars, tally: Tally) -> None:
+def check(live: Live, waiting: Waiting, session: Session | None, grammars: Grammars, tally: Tally) -> None:
     """Raises InvariantError."""
+    live.check()
     waiting.check()
     running: set[int] = set()
     if session is not None:

@@ -13,20 +13,22 @@ from messages.plan import Attach
 from messages.poison import Poison
 from messages.result import Attached, FromWorker, Prepared, StepFailed, StepResult, WorkerReady
 from messages.text import Problem
-from messages.tokens import FINISH_END_TOKEN, FINISH_ERROR, FINISH_LENGTH, Refused
+from messages.tokens import FINISH_ERROR, Refused
 from scheduler.args import SchedulerArgs
 from scheduler.bias import Bias, bias_of
 from scheduler.checks import check
 from scheduler.deadlines import Deadlines
 from scheduler.delivery import Sampled, failure, read_result
-from scheduler.door import DUPLICATE, Door
+from scheduler.door import DUPLICATE, EXPIRED, Door
 from scheduler.errors import ContractError, InvariantError
 from scheduler.explain import Scene, explain
 from scheduler.fence import Fence, keys_of
+from scheduler.finish import COUNTER_OF
+from scheduler.forecast import Forecast
 from scheduler.gauges import gauges
 from scheduler.geometry import Geometry, geometry_of
-from scheduler.grammar import Grammar
 from scheduler.grammars import DEADLY, Grammars, unusable
+from scheduler.live import Live
 from scheduler.newest import take_in
 from scheduler.pace import Pace
 from scheduler.policy import Policy
@@ -38,13 +40,11 @@ from scheduler.shares import Shares
 from scheduler.step_sizes import StepSizes
 from scheduler.suspects import Suspects
 from scheduler.tally import Tally
-from scheduler.throughput import Throughput
 from scheduler.waiting import Waiting, score
 from transport.columns import I32
 
 log = logging.getLogger(__name__)
 
-COUNTER_OF = {FINISH_END_TOKEN: "finished_stop", FINISH_LENGTH: "finished_length", FINISH_ERROR: "errors"}
 POISON, STEP_FAILED = "poison_request", "step_failed"
 Outgoing = tuple[str, msgspec.Struct]
 
@@ -66,17 +66,16 @@ class Engine:
         self._found: list[Poison] = []
         self.worker_incarnation = self._arrivals = 0
         self._tokenizers = {name: number for number, name in enumerate(args.tokenizers)}
-        self._live: dict[int, Request] = {}
+        self._live = Live()
         self._shares = Shares()
         self._waiting = Waiting(self._shares)
         self._pace = Pace(args.target_itl, args.chunk_tokens)
         self._policy = Policy(self._waiting, self._shares, self._pace)
         self._suspects = Suspects()
-        self._throughput = Throughput()
-        self._door = Door(args, self._waiting, self.tally, self._throughput)
+        self._forecast = Forecast(self.tally, self._pace, args.run_ahead)
+        self._door = Door(args, self._waiting, self._live, self.tally, self._forecast)
         self._fence = Fence()
         self._grammars = Grammars()
-        self._closing: Problem | None = None
         self._now = self._progress = self._excused = 0.0
         self._deadlines = Deadlines(args.step_deadline)
         self._out: list[Outgoing] = []
@@ -109,8 +108,11 @@ class Engine:
                 self._on_explain(message)
 
     def advance(self, now: float) -> None:
-        """Compose and send plans as far as the run-ahead allows."""
+        """End what is out of time, then compose and send plans as far as the run-ahead allows."""
         self._now = now
+        for request in self._live.due(now):
+            self.tally.add("expired")
+            self._fail(request, EXPIRED)
         if self.session is not None:
             orders, alone = self._grammars.orders(self.session, self._suspects.trial)
             self._out += [(self._args.worker, order) for order in orders]
@@ -143,7 +145,7 @@ class Engine:
 
     def close(self) -> None:
         """Accept nothing from now on; what is live goes on."""
-        self._closing = Problem(status=503, code="shutting_down", message="the server is shutting down", retry_after=5.0, passing=True)
+        self._door.close()
 
     def fail_all(self, problem: Problem) -> None:
         """End every live key with `problem`."""
@@ -151,6 +153,11 @@ class Engine:
             self._fail(request, problem)
 
     # What can be asked
+
+    @property
+    def next_deadline(self) -> float | None:
+        """When `advance` has to be called again at the latest, for what will be out of time; None: for nothing."""
+        return self._live.next_deadline
 
     @property
     def idle(self) -> bool:
@@ -190,7 +197,7 @@ class Engine:
 
     def gauges(self) -> dict[str, float]:
         """Numbers now; see `scheduler.gauges`."""
-        return gauges(self.session, self._waiting, len(self._live))
+        return gauges(self.session, self._waiting, self._live)
 
     def repair(self, error: InvariantError) -> None:
         """Our own state is wrong: give the worker a new session and run everything live again from its tokens.
@@ -200,6 +207,7 @@ class Engine:
         """
         log.critical("an invariant is broken, all sequences start again from their tokens: %s", error)
         self.tally.add("invariant_violations")
+        self._live.repair()
         live = list(self._live.values())
         lost = [request for request in live if self.session is not None and not self.session.rescue(request)]
         self.session = None
@@ -223,18 +231,17 @@ class Engine:
             return
         Engine.tokenizer_lost(self, admit.tokenizer, admit.incarnation - 1)  # not to be recorded: it follows from the message
         bias = bias_of(admit, prompt.size)
-        problem = self._closing or self._door.refusal(admit, sequences, bias, self.session)
+        problem = self._door.refusal(admit, sequences, bias, self.session, self.blocked, now)
         leader: Request | None = None
         for key, seed, tokens in zip(admit.keys, admit.seeds, sequences, strict=True):
             refusal = problem or (DUPLICATE if key in self._live else None)
             if refusal is not None:
-                self.tally.add("refused")
+                self._door.count(refusal)
                 self._out.append((admit.tokenizer, Refused(key, refusal)))
                 continue
             request = self._accept(admit, key, seed, tokens, bias, leader, now)
-            if leader is None:
-                leader = request
-                self.tally.add("prompt_tokens", prompt.size)
+            self.tally.add("prompt_tokens", prompt.size if leader is None else 0)
+            leader = leader or request
 
     def _accept(self, admit: Admit, key: int, seed: int, tokens: I32, bias: Bias | None, leader: Request | None, now: float) -> Request:
         self._arrivals += 1
@@ -242,21 +249,17 @@ class Engine:
         request = request_of(admit, key, seed, tokens, bias, leader, place, self._args.prefix_cache)
         request.tokenizer = self._tokenizers[admit.tokenizer]
         request.grammar = self._grammars.join(admit.program) if admit.program else None
-        self._live[key] = request
-        request.fitted, request.held = self.session is not None, self._holds(key)
+        self._live.enter(request, self.geometry)
+        request.fitted, request.held = self.session is not None, self._suspects.holds(key) or not request.matchable
         self._shares.join(request.tenant)
         self._waiting.push(request)
         self.tally.add("accepted")
         return request
 
-    def _holds(self, key: int) -> bool:
-        return self._suspects.holds(key) or not self._live[key].matchable
-
     def _on_explain(self, question: Explain) -> None:
         if question.tokenizer not in self._tokenizers:
             raise ContractError(f"a question from an unknown tokenizer {question.tokenizer[:80]!r}")
-        scene = Scene(self._live, self._waiting, self.session, self._throughput, self.blocked, self.tally.generated_per_sequence)
-        self._out.append((question.tokenizer, explain(question, scene)))
+        self._out.append((question.tokenizer, explain(question, Scene(self._live, self._waiting, self.session, self._forecast, self.blocked))))
 
     def _cancel(self, keys: list[int], counter: str) -> None:
         for key in keys:
@@ -272,7 +275,7 @@ class Engine:
 
     def _end(self, request: Request, counter: str) -> None:
         """The one way out of a live key."""
-        del self._live[request.key]
+        self._live.leave(request)
         self._suspects.ended(request.key)
         self.tally.add(counter)
         self._shares.leave(request.tenant)
@@ -281,6 +284,7 @@ class Engine:
         if self.session is None or request.slot == WAITING:
             self._waiting.remove(request)
         else:
+            self._forecast.ended(int(self.session.slots.length[request.slot]) - request.prompt_len)
             self.session.end(request.slot)
             request.slot = WAITING
 
@@ -303,7 +307,7 @@ class Engine:
         self.tally.add("steps")
         work, took = awaited.work, now - max(awaited.sent, self._progress)
         self.step_sizes.add(work.prefill + work.rows)
-        self._throughput.add(work.prefill + work.rows, took)
+        self._forecast.add(work, took)
         self._deadlines.add(work, took)
         self._pace.add(work.prefill, work.rows, result.seconds)
         self._progress = now
@@ -319,8 +323,7 @@ class Engine:
         if len(self._shares) > 1:
             self._shares.charge_each(session.slots.tenants(newest.fresh))
         self.tally.add("generation_tokens", newest.fresh.size)
-        for number, message in delivery.messages(sampled.logprobs, sampled.slots.size):
-            self._out.append((self._args.tokenizers[number], message))
+        self._out += [(self._args.tokenizers[number], message) for number, message in delivery.messages(sampled.logprobs, sampled.slots.size)]
         if self._suspects:
             self._suspects.progressed(keys[newest.fresh].tolist())
         for done in np.flatnonzero(delivery.finish).tolist():
@@ -365,10 +368,10 @@ class Engine:
             for request in self.session.evacuate():
                 self._waiting.push(request)
         self.session = None
-        if (culprit := self._grammars.lost(died)) is not None:
-            self._fail_all_of(culprit, DEADLY)
+        for request in self._live.following(self._grammars.lost(died)):
+            self._fail(request, DEADLY)
         self._suspects.begin(len(self._live), self._now)
-        self._waiting.hold(self._holds)
+        self._waiting.hold(self._suspects.holds)
         self._attaching = self._new_session()
         self._out.append((self._args.worker, Attach(self._attaching)))
 
@@ -376,13 +379,9 @@ class Engine:
         """Its rows may run; or it cannot be used, which the trial should have found."""
         if self.session is not None and prepared.session == self.session.number:
             grammar = self._grammars.answered(prepared.grammar, not prepared.problem)
-            if grammar is not None and prepared.problem:
-                self._fail_all_of(grammar, unusable(prepared.problem))
-            self._waiting.hold(self._holds)
-
-    def _fail_all_of(self, grammar: Grammar, problem: Problem) -> None:
-        for request in [request for request in self._live.values() if request.grammar is grammar]:
-            self._fail(request, problem)
+            for request in self._live.following(grammar if prepared.problem else None):
+                self._fail(request, unusable(prepared.problem))
+            self._waiting.hold(self._suspects.holds)
 
     def _on_attached(self, attached: Attached, now: float) -> None:
         if attached.session != self._attaching:

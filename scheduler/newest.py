@@ -30,11 +30,8 @@ def take_in(session: Session, sampled: Sampled, now: float) -> Newest | None:
         rows, token, status = rows[place], token[place], status[place]
     good = status == OK
     failed = not good.all()
-    length = slots.length[rows]
     fresh = rows[good] if failed else rows
-    slots.history[fresh, length[good] if failed else length] = token[good] if failed else token
-    length += good
-    slots.length[rows] = length
+    length = slots.append(rows, fresh, token[good] if failed else token)
     session.grown(rows, length)
     finish = finish_of(slots, rows, length, token, status)
     index = length - slots.prompt_len[rows] - good

@@ -68,9 +68,9 @@ class Waiting:
         self.tokens += request.tokens.size
 
     def hold(self, held: Callable[[int], bool]) -> None:
-        """From now on those are held of whose keys this is true, and no others."""
+        """From now on those are held of whose keys this is true, or whose grammar the worker does not have, and no others."""
         for request in self.all():
-            if request.held != held(request.key):
+            if request.held != (held(request.key) or not request.matchable):
                 self.remove(request)
                 request.held = not request.held
                 self.push(request)
@@ -105,6 +105,16 @@ class Waiting:
             del self._lines[request.tenant]
         self._number -= 1
         self.tokens -= request.tokens.size
+
+    def ahead(self, tenant: str, place: float) -> tuple[int, float]:
+        """How many are likely to go before a request of `tenant` that would come now with this `score`, and about how many tokens they have.
+
+        Those that return do, those of its tenant with a lower score, and as many of each other tenant (see `scheduler.shares`).
+        """
+        own = bisect_left(self._lines.get(tenant, ()), (place,))
+        others = sum(min(len(line), own + 1) for name, line in self._lines.items() if name != tenant)
+        number = len(self._returning) + own + others
+        return number, self.tokens * number / max(1, self._number)
 
     def _line(self, request: Request) -> list[Entry]:
         if request.held:

@@ -125,4 +125,5 @@ class Sender:
             program=encoded.program,
             banned=encoded.banned,
             pooling=request.pooling,
+            timeout=request.timeout,
         )
