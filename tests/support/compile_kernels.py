@@ -132,6 +132,7 @@ def main() -> None:
     resident.start_rows(columns, slot, slot, slot)
     resident.sampling_columns(columns, slot)
     resident.finish_rows(columns, slot, slot.long(), slot > 0)
+    resident.finish_rows(columns, slot, slot.long(), slot > 0, torch.zeros(4, 40, dtype=torch.int32))
     for logits in (torch.randn(3, 20_000), torch.randn(3, 20_000, dtype=dtype)):
         mask.apply_mask(logits, slot, torch.zeros(3, 625, dtype=torch.int32))
     zeros, ints = torch.zeros(2), torch.zeros(2, dtype=torch.int64)
