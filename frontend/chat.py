@@ -32,6 +32,7 @@ def job_of(core: Core, request: ChatRequest, thinks: bool | None, param: str) ->
         sampling=lambda defaults: request.sampling(defaults, logprobs),
         stop=request.stop_rules(_max_tokens(request)),
         constraints=request.constraints(),
+        constraint=request.constraint(),
         reading=lambda: tools.reading(core, offered, request.parallel_tool_calls, request.thinking_budget),
         variables=lambda: tools.variables(core, request.chat_template_kwargs, thinks, param),
     )

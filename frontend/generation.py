@@ -20,6 +20,7 @@ from frontend.register import Entry
 from frontend.running import running
 from frontend.schema import GenerationRequest, StreamOptions
 from frontend.sse import EventStream
+from messages.constraint import Constraint
 from messages.request import ChatPrompt, Generate, Prompt
 from messages.sampling import Constraints, SamplingParams, StopRules
 
@@ -36,6 +37,7 @@ class Job:
     sampling: Callable[[dict[str, float]], SamplingParams]
     stop: StopRules
     constraints: Constraints | None
+    constraint: Constraint | None
     echo: bool = False
     reading: Callable[[], Reading | None] = lambda: None
     variables: Callable[[], dict[str, msgspec.Raw]] | None = None
@@ -88,6 +90,7 @@ def message_of(core: Core, job: Job, prompt: Prompt, tenant: str) -> Generate:
         tenant=tenant,
         cache_salt=request.cache_salt or "",
         constraints=job.constraints,
+        constraint=job.constraint,
         truncate=request.truncate_prompt_tokens,
         with_ids=request.return_token_ids,
         score_first=not request.stream,

@@ -29,12 +29,13 @@ FIT = -1
 class Encoded:
     """A prompt of `tokens` ready to be admitted as a `column`: the bad words as tokens, and the text state of each key.
 
-    `opened`: it ends as was asked. `resumed`: the tokens that each key has already, as a column. `closing`: what has become of those that a text was
-    put behind.
+    `program`: of the form of the answer, or empty. `opened`: it ends as was asked. `resumed`: the tokens that each key has already, as a column.
+    `closing`: what has become of those that a text was put behind.
     """
 
     tokens: int
     column: bytes
+    program: str
     banned: list[list[int]]
     rules: EndRules
     sequences: dict[Key, Sequence]
@@ -43,7 +44,7 @@ class Encoded:
     closing: dict[Key, TextDelta | Ended] = field(default_factory=dict)
 
 
-def encode(encoder: PromptEncoder, request: Generate, context: int) -> Encoded:
+def encode(encoder: PromptEncoder, request: Generate, context: int, program: str = "") -> Encoded:
     """The whole of the work on text before a request can run; for a thread. Raises RequestError."""
     keep = request.truncate
     if keep == FIT:
@@ -61,7 +62,7 @@ def encode(encoder: PromptEncoder, request: Generate, context: int) -> Encoded:
     rules = end_rules(request, vocabulary.end_ids, vocabulary.special_ids)
     sequences = dict(_sequences(encoder, request, ids, echo, rules))
     opened = encoder.ends_with(ids, request.opening)
-    return Encoded(len(ids), pack_i32(ids), banned, rules, sequences, opened, *_resumed(encoder, request, context - len(ids), sequences))
+    return Encoded(len(ids), pack_i32(ids), program, banned, rules, sequences, opened, *_resumed(encoder, request, context - len(ids), sequences))
 
 
 def _resumed(
@@ -146,6 +147,7 @@ class Sender:
             tenant=request.tenant,
             cache_salt=request.cache_salt,
             constraints=request.constraints,
+            program=encoded.program,
             banned=encoded.banned,
             pooling=request.pooling,
             timeout=request.timeout,

@@ -164,7 +164,6 @@ def test_wrong_values_name_their_field(field: str, value: Any) -> None:
         ("logit_bias", {}),
         ("bad_words", []),
         ("allowed_token_ids", None),
-        ("response_format", {"type": "text"}),
         ("parallel_tool_calls", True),
         ("user", "somebody"),
         ("metadata", {"a": "b"}),
@@ -182,7 +181,6 @@ def test_neutral_values_are_accepted(field: str, value: Any) -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("response_format", {"type": "json_object"}),
         ("store", True),
         ("store", 0),
         ("prompt_cache_retention", "24h"),

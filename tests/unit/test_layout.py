@@ -16,8 +16,8 @@ import pagewire
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = [
-    "bench", "checkpoint", "dialects", "frontend", "kernels", "launcher", "messages", "scheduler", "simulator", "tokenizer_proc", "transport",
-    "worker",
+    "bench", "checkpoint", "dialects", "frontend", "grammar", "kernels", "launcher", "messages", "scheduler", "simulator", "tokenizer_proc",
+    "transport", "worker",
 ]  # fmt: skip
 PROCESSES = ["frontend", "scheduler", "tokenizer_proc", "worker"]
 FOLDERS = {*PACKAGES, "pagewire", "tests", "docs", "examples", ".ci"}
