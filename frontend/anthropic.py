@@ -20,6 +20,7 @@ from frontend.register import Entry
 from frontend.running import running
 from frontend.sse import EventStream
 from frontend.tokens import ask
+from frontend.tool_choice import choice_of
 from messages.request import Tokenize
 from messages.text import Tokenized
 
@@ -43,8 +44,7 @@ async def messages(core: Core, http: web.Request) -> web.StreamResponse:
 async def count_tokens(core: Core, http: web.Request) -> web.Response:
     """Of the prompt that the same request to /v1/messages would have."""
     chat, thinks = to_chat(await _request(core, http, CountRequest))
-    told = tools.chosen(chat.tools, chat.tool_choice)
-    tools.offered(chat.tools)
+    told = choice_of(chat.tools, chat.tool_choice).told
     prompt = conversation.chat_prompt(chat.messages, True, told)
     prompt = msgspec.structs.replace(prompt, variables=tools.variables(core, {}, thinks, THINKING))
     found = await ask(core, Tokenize(frontend=core.args.name, key=core.dispatcher.new_keys(1)[0], prompt=prompt), chat.model)

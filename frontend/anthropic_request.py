@@ -37,7 +37,7 @@ def _one_of(*values: Any) -> Neutral:
     return Neutral(lambda value: value in values, {"enum": list(values)})
 
 
-_TOOL = {**_hint, "type": _one_of("custom"), "strict": Neutral(lambda value: value is False)}
+_TOOL = {**_hint, "type": _one_of("custom")}
 
 
 NEUTRAL: dict[str, Neutral] = {
@@ -123,8 +123,8 @@ def _thinking(thinking: dict[str, Any] | None) -> tuple[int | None, bool | None]
 
 
 def _tool(tool: dict[str, Any], where: str) -> dict[str, Any]:
-    fields = strip(tool, ("name", "description", "input_schema"), _TOOL, f"{where}.")
-    named = {"name": fields.get("name"), "description": fields.get("description"), "parameters": fields.get("input_schema")}
+    fields = strip(tool, ("name", "description", "input_schema", "strict"), _TOOL, f"{where}.")
+    named = {name: fields.get(name) for name in ("name", "description", "strict")} | {"parameters": fields.get("input_schema")}
     return {"type": "function", "function": {name: value for name, value in named.items() if value is not None}}
 
 

@@ -2,7 +2,7 @@
 
 from aiohttp import web
 
-from frontend import bodies, conversation, refusals, tools
+from frontend import bodies, conversation, refusals, tool_choice, tools
 from frontend.answers import ChatAnswer
 from frontend.core import Core, read_body
 from frontend.errors import invalid
@@ -21,20 +21,24 @@ async def chat_completions(core: Core, http: web.Request) -> web.StreamResponse:
 
 def job_of(core: Core, request: ChatRequest, thinks: bool | None, param: str) -> Job:
     """What is to be done for it. `thinks`: the model is told to reason, or not to, by the field `param`. Raises ApiError 400."""
-    told = tools.chosen(request.tools, request.tool_choice)
-    offered, logprobs = tools.offered(told), _logprobs(request)
-    tools.offered(request.tools)
+    choice, form, logprobs = tool_choice.choice_of(request.tools, request.tool_choice), request.constraint(), _logprobs(request)
+    if form is not None and choice.told:
+        raise invalid(f"{form.param} and tools cannot be had together: set tool_choice to none.", form.param, "unsupported_parameter")
     if request.thinking_budget is not None and request.logprobs:
         raise invalid("thinking_budget and logprobs cannot be had together.", "thinking_budget", "unsupported_parameter")
+    if choice.checked and request.ignore_eos:
+        raise invalid("ignore_eos cannot go with tool calls that are checked.", "ignore_eos", "unsupported_parameter")
+    parallel, given = request.parallel_tool_calls, request.chat_template_kwargs
     return Job(
         request=request,
-        prompts=[conversation.chat_prompt(request.messages, request.add_generation_prompt, told)],
+        prompts=[conversation.chat_prompt(request.messages, request.add_generation_prompt, choice.told)],
         sampling=lambda defaults: request.sampling(defaults, logprobs),
         stop=request.stop_rules(_max_tokens(request)),
         constraints=request.constraints(),
-        constraint=request.constraint(),
-        reading=lambda: tools.reading(core, offered, request.parallel_tool_calls, request.thinking_budget),
-        variables=lambda: tools.variables(core, request.chat_template_kwargs, thinks, param),
+        constraint=form,
+        calls=lambda: tool_choice.constraint(core, choice, parallel, tools.switched(core, given, thinks, param)),
+        reading=lambda: tools.reading(core, choice.callable, parallel, request.thinking_budget, reasons=form is None),
+        variables=lambda: tools.variables(core, given, thinks, param),
     )
 
 

@@ -29,8 +29,9 @@ C = TypeVar("C")
 
 @dataclass(frozen=True)
 class Job:
-    """A checked request. `sampling` is made of the model's defaults; `reading` says how its answers are read, and `variables` are those of its chat
-    template, both for the model that is served when they are called. They raise ApiError 400 for what it cannot do."""
+    """A checked request. `sampling` is made of the model's defaults; `reading` says how its answers are read, `variables` are those of its chat
+    template, and `calls` is a grammar that sees to its tool calls: all for the model that is served when they are called. They raise ApiError 400
+    for what it cannot do."""
 
     request: GenerationRequest
     prompts: list[Prompt]
@@ -41,6 +42,7 @@ class Job:
     echo: bool = False
     reading: Callable[[], Reading | None] = lambda: None
     variables: Callable[[], dict[str, msgspec.Raw]] | None = None
+    calls: Callable[[], Constraint | None] = lambda: None
 
 
 class WholeBody(msgspec.Struct, Generic[C]):
@@ -90,7 +92,7 @@ def message_of(core: Core, job: Job, prompt: Prompt, tenant: str) -> Generate:
         tenant=tenant,
         cache_salt=request.cache_salt or "",
         constraints=job.constraints,
-        constraint=job.constraint,
+        constraint=job.constraint or job.calls(),
         truncate=request.truncate_prompt_tokens,
         with_ids=request.return_token_ids,
         score_first=not request.stream,

@@ -62,10 +62,24 @@ _FUNCTION: Schema = {
         "name": {"type": "string", "pattern": "^[A-Za-z0-9_.:-]{1,64}$"},
         "description": {"type": "string"},
         "parameters": {"type": "object", "description": "A JSON Schema of an object."},
-        "strict": {"anyOf": [{"const": False}, {"type": "null"}]},
+        "strict": {"anyOf": [{"type": "boolean"}, {"type": "null"}]},
     },
     "required": ["name"],
     "additionalProperties": False,
+}
+_CHOICE: Schema = {
+    "anyOf": [
+        {"enum": ["auto", "none", "required"]},
+        {
+            "type": "object",
+            "properties": {
+                "type": {"const": "function"},
+                "function": {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"], "additionalProperties": False},
+            },
+            "required": ["type", "function"],
+            "additionalProperties": False,
+        },
+    ]
 }
 _TOOLS: Schema = {
     "type": "array",
@@ -86,7 +100,7 @@ _BIAS: Schema = {
 # What the type of a field does not say.
 _BY_NAME = {
     "prompt": _PROMPT, "input": _PROMPT, "messages": _MESSAGES, "logit_bias": _BIAS, "tools": _TOOLS,
-    "tool_choice": {"enum": ["auto", "none"]},
+    "tool_choice": _CHOICE,
 }  # fmt: skip
 _CUT = ("max_tokens", "max_completion_tokens", "max_output_tokens", "top_k", "thinking_budget")
 """Larger values are the same as the largest."""

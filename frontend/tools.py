@@ -9,7 +9,7 @@ from dialects.registry import REASONING, TOOLS, Tools
 from frontend.core import Core
 from frontend.errors import invalid
 from frontend.reading import Reading
-from frontend.refusals import Neutral, strip
+from frontend.refusals import strip
 
 MAX_TOOL_BYTES = 256 << 10
 """Of all tools together, as they travel."""
@@ -17,9 +17,7 @@ MAX_TEMPLATE_BYTES = 64 << 10
 NAME = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 RESERVED = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
-_STRICT = {"strict": Neutral(lambda value: value is False, {"enum": [False]})}
 _FIELDS: dict[str, Any] = {"name": "", "description": "", "parameters": {"type": "object", "properties": {}}}
-NO_TOOL, ANY_TOOL = "none", "auto"
 
 
 def offered(tools: list[dict[str, Any]]) -> Tools:
@@ -38,12 +36,14 @@ def offered(tools: list[dict[str, Any]]) -> Tools:
 
 
 def _function(function: dict[str, Any], where: str) -> tuple[str, dict[str, Any]]:
-    fields = strip(function, ("name", "description", "parameters"), _STRICT, f"{where}.")
+    fields = strip(function, ("name", "description", "parameters", "strict"), {}, f"{where}.")
     name, parameters = fields.get("name"), fields.get("parameters", {})
     if not isinstance(name, str) or not NAME.fullmatch(name):
         raise invalid(f"{where}.name must be 1 to 64 letters, digits, '_', '-', '.' and ':'.", f"{where}.name")
     if not isinstance(fields.get("description", ""), str):
         raise invalid(f"{where}.description must be text.", f"{where}.description")
+    if not isinstance(fields.get("strict", False), bool):
+        raise invalid(f"{where}.strict must be true or false.", f"{where}.strict")
     if not isinstance(parameters, dict) or parameters.get("type", "object") != "object":
         raise invalid(f"{where}.parameters must be a JSON Schema of an object.", f"{where}.parameters")
     return name, parameters
@@ -76,24 +76,16 @@ def _packed(value: Any, param: str) -> msgspec.Raw:
         raise invalid(f"{param}: a number in it is too large, or it is nested too deeply.", param) from error
 
 
-def chosen(tools: list[dict[str, Any]], choice: str | dict[str, Any] | None) -> list[dict[str, Any]]:
-    """The tools that the model is told of. Raises ApiError 400 for a choice that is not honoured."""
-    if choice is None or choice in (ANY_TOOL, NO_TOOL):
-        return [] if choice == NO_TOOL else tools
-    if choice == "required" or isinstance(choice, dict):
-        sentence = "tool_choice: only 'auto' and 'none' are supported; a call cannot be forced yet."
-        raise invalid(sentence, "tool_choice", "unsupported_parameter")
-    raise invalid(f"tool_choice must be 'auto' or 'none', not {str(choice)[:64]!r}.", "tool_choice")
-
-
-def reading(core: Core, tools: Tools, parallel: bool = True, budget: int | None = None) -> Reading | None:
-    """How an answer is to be read; None for one that is content as it is. Raises ApiError 400 for what the model has no way of writing."""
-    calls, reasoning = TOOLS.get(core.view.tool_parser), REASONING.get(core.view.reasoning_parser)
+def reading(core: Core, tools: Tools, parallel: bool, budget: int | None, reasons: bool) -> Reading | None:
+    """How an answer is to be read; None for one that is content as it is. `reasons`: it may. Raises ApiError 400 for what the model has no way of
+    writing."""
+    calls, reasoning = TOOLS.get(core.view.tool_parser), REASONING.get(core.view.reasoning_parser) if reasons else None
     if tools and calls is None:
         sentence = "It is not known how this model writes tool calls; start the server with --tool-parser to say it."
         raise invalid(sentence, "tools", "tools_not_supported")
     if budget is not None and reasoning is None:
-        raise invalid("thinking_budget: this model is not known to reason before it answers.", "thinking_budget", "unsupported_parameter")
+        why = "this model is not known to reason before it answers" if reasons else "an answer of this form has no reasoning"
+        raise invalid(f"thinking_budget: {why}.", "thinking_budget", "unsupported_parameter")
     if not tools and reasoning is None:
         return None
     return Reading(calls if tools else None, tools, reasoning, single=bool(tools) and not parallel, budget=budget)
@@ -101,7 +93,12 @@ def reading(core: Core, tools: Tools, parallel: bool = True, budget: int | None 
 
 def variables(core: Core, given: dict[str, Any], thinks: bool | None, param: str) -> dict[str, msgspec.Raw]:
     """Those of the template, as they travel: what is `given`, and what turns reasoning on or off. Raises ApiError 400."""
-    return packed_variables(({} if thinks is None else _switched(core, thinks, param)) | given)
+    return packed_variables(switched(core, given, thinks, param))
+
+
+def switched(core: Core, given: dict[str, Any], thinks: bool | None, param: str) -> dict[str, Any]:
+    """The same, not packed."""
+    return ({} if thinks is None else _switched(core, thinks, param)) | given
 
 
 def _switched(core: Core, on: bool, param: str) -> dict[str, Any]:

@@ -158,6 +158,16 @@ def test_one_call_alone(reading: Pair, client: anthropic.Anthropic) -> None:
     assert reading[1].expect(Cancel).finished
 
 
+@pytest.mark.parametrize("choice", [{"type": "any"}, {"type": "tool", "name": "add"}])
+def test_a_call_that_must_come(reading: Pair, client: anthropic.Anthropic, choice: Any) -> None:
+    reading[1].script = utter(CALLS)
+    assert client.messages.create(**ASK, tools=TOOLS, tool_choice=choice).stop_reason == "tool_use"
+    while (asked := reading[1].expect(Generate)).constraint is None:
+        pass
+    assert asked.constraint.kind == "lark"
+    assert ("now" in asked.constraint.text) == (choice["type"] == "any")
+
+
 def test_arguments_that_are_no_json_are_given_as_they_are(reading: Pair) -> None:
     frontend, peers = reading
     peers.script = utter('<tool_call>{"name": "add", "arguments": {"a": x}}</tool_call>')
@@ -200,8 +210,7 @@ def test_an_error_in_the_middle_of_a_stream(reading: Pair, client: anthropic.Ant
     [
         ({"max_tokens": None}, "max_tokens"),
         ({"stop": ["x"]}, "stop"),
-        ({"tool_choice": {"type": "any"}}, "tool_choice"),
-        ({"tool_choice": {"type": "tool", "name": "add"}}, "tool_choice"),
+        ({"tool_choice": {"type": "tool", "name": "sub"}}, "tool_choice"),
         ({"tool_choice": {"type": "auto", "name": "add"}}, "tool_choice"),
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0].type"),
         ({"tools": [{"name": "a b", "input_schema": {}}]}, "tools[0].function.name"),

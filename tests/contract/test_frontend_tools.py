@@ -172,13 +172,18 @@ def test_logprobs_and_ids_are_of_the_whole_text(reading: Pair) -> None:
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"tool_choice": "required"}, "tool_choice"),
-        ({"tool_choice": {"type": "function", "function": {"name": "add"}}}, "tool_choice"),
+        ({"tool_choice": "required", "tools": []}, "tool_choice"),
+        ({"tool_choice": {"type": "function", "function": {"name": "sub"}}}, "tool_choice"),
+        ({"tool_choice": {"type": "function", "name": "add"}}, "tool_choice"),
         ({"tool_choice": "maybe"}, "tool_choice"),
+        ({"tool_choice": "required", "ignore_eos": True}, "ignore_eos"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"response_format": {"type": "json_object"}, "tool_choice": "none", "thinking_budget": 5}, "thinking_budget"),
+        ({"tools": [{"type": "function", "function": {"name": "a", "parameters": {"enum": ["é" * 100_000]}}}], "tool_choice": "required"}, "tools"),
         ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name"),
         ({"tools": [{"type": "function", "function": {"name": "a", "parameters": []}}]}, "tools[0].function.parameters"),
         ({"tools": [{"type": "function", "function": {"name": "a", "parameters": {"type": "array"}}}]}, "tools[0].function.parameters"),
-        ({"tools": [{"type": "function", "function": {"name": "a", "strict": True}}]}, "tools[0].function.strict"),
+        ({"tools": [{"type": "function", "function": {"name": "a", "strict": 1}}]}, "tools[0].function.strict"),
         ({"tools": [{"type": "function", "function": {"name": "a", "extra": 1}}]}, "tools[0].function.extra"),
         ({"tools": [{"type": "function", "function": {"name": "a", "parameters": {"maximum": 10**30}}}]}, "tools"),
         ({"tools": [{"type": "web_search"}]}, "tools[0]"),
@@ -200,6 +205,32 @@ def test_what_is_refused(reading: Pair, fields: dict[str, Any], param: str) -> N
     peers.script = silent
     status, _, answer = frontend.post(CHAT, {**ASK, **fields})
     assert (status, answer["error"]["param"]) == (400, param), answer
+
+
+@pytest.mark.parametrize(
+    ("choice", "strict", "words"),
+    [
+        ("auto", False, None),
+        ("none", True, None),
+        ("required", False, ("call (more)*", "object_1", '"required": ["a"]')),
+        ({"type": "function", "function": {"name": "now"}}, False, ("call (more)*", '"now')),
+        ("auto", True, ("call* TAIL?", '"required": ["a"]')),
+    ],
+    ids=["auto", "none", "required", "named", "strict"],
+)
+def test_calls_that_are_checked_have_a_grammar(reading: Pair, choice: Any, strict: bool, words: tuple[str, ...] | None) -> None:
+    frontend, peers = reading
+    peers.script = utter(CALLS)
+    while not peers.received.empty():
+        peers.received.get_nowait()
+    tools = [{"type": "function", "function": TOOLS[0]["function"] | {"strict": strict}}, TOOLS[1]]
+    assert frontend.post(CHAT, {"messages": MESSAGES, "tools": tools, "tool_choice": choice})[0] == 200
+    constraint = peers.expect(Generate).constraint
+    assert (constraint is None) == (words is None)
+    if constraint is not None and words is not None:
+        assert (constraint.kind, constraint.param) == ("lark", "tools")
+        assert all(json.dumps(word)[1:-1] in constraint.text or word in constraint.text for word in words), constraint.text
+        assert ("add" in constraint.text) == (not isinstance(choice, dict))
 
 
 def test_a_conversation_with_calls_travels(reading: Pair) -> None:

@@ -1,5 +1,6 @@
 """Tool calls and reasoning through a whole cluster, whose model has the markers as special tokens."""
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -69,6 +70,32 @@ def test_the_reasoning_has_a_budget(client: openai.OpenAI) -> None:
         assert made.choices[0].finish_reason == "tool_calls"
         if not stream:
             assert made.choices[0].message.model_extra["reasoning_content"] == "Let me"
+
+
+OTHER: Any = {"type": "object", "properties": {"n": {"enum": [7, 8]}}, "required": ["n"], "additionalProperties": False}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "other"}}], ids=["required", "named"])
+def test_a_call_that_the_model_would_not_make(client: openai.OpenAI, choice: Any, stream: bool) -> None:
+    tools = [{"type": "function", "function": {"name": "other", "parameters": OTHER}}]
+    ask = {**ASK, "tools": tools, "tool_choice": choice, "n": 2, "max_tokens": 200, "parallel_tool_calls": False}
+    if stream:
+        with client.chat.completions.stream(**ask) as events:
+            made: Any = events.get_final_completion()
+    else:
+        made = client.chat.completions.create(**ask)
+    for one in made.choices:
+        assert one.finish_reason == "tool_calls"
+        (call,) = one.message.tool_calls
+        assert (call.function.name, json.loads(call.function.arguments)["n"] in (7, 8)) == ("other", True)
+
+
+def test_strict_tools_leave_the_model_its_text(client: openai.OpenAI) -> None:
+    strict = [{"type": "function", "function": TOOLS[0]["function"] | {"strict": True}}]
+    made: Any = client.chat.completions.create(**{**ASK, "tools": strict})
+    assert made.choices[0].message.tool_calls[0].function.arguments == ARGUMENTS
+    assert made.choices[0].message.model_extra["reasoning_content"] == "Let me think about it."
 
 
 def test_anthropics_client(calling: Cluster) -> None:
