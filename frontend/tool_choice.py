@@ -56,14 +56,18 @@ def _name(choice: str | dict[str, Any]) -> str:
 
 
 def constraint(core: Core, choice: Choice, several: bool, variables: dict[str, Any]) -> Constraint | None:
-    """The grammar of the answer, where calls are checked. `variables`: of the template. Raises ApiError 400 for schemas that are too large."""
+    """The grammar of the answer, where calls are checked. `variables`: of the template. Raises ApiError 400 for schemas that are too large
+    or nested too deeply."""
     if not choice.checked or core.view.tool_parser not in TOOLS:
         return None
     view = core.view
     schemas = {name: schema if choice.forced or name in choice.strict else {} for name, schema in choice.callable.items()}
     wanted = Wanted(schemas, choice.forced, several, view.marker_ids)
     inside = view.opens_reasoning(variables.get(view.thinking_switch))
-    text = grammar_of(view.tool_parser, wanted, REASONING.get(view.reasoning_parser), inside)
+    try:
+        text = grammar_of(view.tool_parser, wanted, REASONING.get(view.reasoning_parser), inside)
+    except RecursionError as error:
+        raise invalid("tools: a schema is nested too deeply.", "tools") from error
     if len(text) > MAX_TEXT:
         raise invalid(f"tools: as a grammar their schemas have {len(text)} characters; the limit is {MAX_TEXT}.", "tools")
     return Constraint("lark", text, "tools")

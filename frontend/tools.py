@@ -44,9 +44,15 @@ def _function(function: dict[str, Any], where: str) -> tuple[str, dict[str, Any]
         raise invalid(f"{where}.description must be text.", f"{where}.description")
     if not isinstance(fields.get("strict", False), bool):
         raise invalid(f"{where}.strict must be true or false.", f"{where}.strict")
-    if not isinstance(parameters, dict) or parameters.get("type", "object") != "object":
+    if not isinstance(parameters, dict) or not _is_of_object(parameters):
         raise invalid(f"{where}.parameters must be a JSON Schema of an object.", f"{where}.parameters")
     return name, parameters
+
+
+def _is_of_object(schema: dict[str, Any]) -> bool:
+    """What is read of it here; the rest is the business of who makes a grammar of it."""
+    parts = isinstance(schema.get("properties") or {}, dict) and isinstance(schema.get("required") or [], list)
+    return schema.get("type", "object") == "object" and parts
 
 
 def packed_tools(tools: list[dict[str, Any]]) -> list[msgspec.Raw]:

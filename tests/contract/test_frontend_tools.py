@@ -22,6 +22,8 @@ TOOLS: list[Any] = [
 ]
 MESSAGES: list[Any] = [{"role": "user", "content": "A"}]
 ASK: dict[str, Any] = {"messages": MESSAGES, "tools": TOOLS}
+
+
 @pytest.fixture
 def client(reading: Pair) -> Iterator[openai.OpenAI]:
     with openai.OpenAI(base_url=f"{reading[0].url}/v1", api_key="none", max_retries=0, timeout=10) as made:
@@ -183,6 +185,8 @@ def test_logprobs_and_ids_are_of_the_whole_text(reading: Pair) -> None:
         ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name"),
         ({"tools": [{"type": "function", "function": {"name": "a", "parameters": []}}]}, "tools[0].function.parameters"),
         ({"tools": [{"type": "function", "function": {"name": "a", "parameters": {"type": "array"}}}]}, "tools[0].function.parameters"),
+        ({"tools": [{"type": "function", "function": {"name": "a", "parameters": {"required": 5}}}]}, "tools[0].function.parameters"),
+        ({"tools": [{"type": "function", "function": {"name": "a", "parameters": {"properties": ["a"]}}}]}, "tools[0].function.parameters"),
         ({"tools": [{"type": "function", "function": {"name": "a", "strict": 1}}]}, "tools[0].function.strict"),
         ({"tools": [{"type": "function", "function": {"name": "a", "extra": 1}}]}, "tools[0].function.extra"),
         ({"tools": [{"type": "function", "function": {"name": "a", "parameters": {"maximum": 10**30}}}]}, "tools"),
@@ -231,6 +235,18 @@ def test_calls_that_are_checked_have_a_grammar(reading: Pair, choice: Any, stric
         assert (constraint.kind, constraint.param) == ("lark", "tools")
         assert all(json.dumps(word)[1:-1] in constraint.text or word in constraint.text for word in words), constraint.text
         assert ("add" in constraint.text) == (not isinstance(choice, dict))
+
+
+def test_schemas_of_any_depth(reading: Pair) -> None:
+    """Too deep for one of those who write them down is a client's fault, whoever it is."""
+    frontend, peers = reading
+    peers.script = utter(CALLS)
+    found = set()
+    for depth in [10, *range(900, 1000, 4)]:
+        tools = [{"type": "function", "function": {"name": "add", "parameters": {"x": "deep"}}}]
+        body = json.dumps({"messages": MESSAGES, "tools": tools, "tool_choice": "required"})
+        found.add(frontend.call("POST", CHAT, body.replace('"deep"', "[" * depth + "]" * depth).encode())[0])
+    assert found == {200, 400}
 
 
 def test_a_conversation_with_calls_travels(reading: Pair) -> None:

@@ -24,7 +24,7 @@ ARGUMENTS = '{"expression": "6 * 7"}'
 @pytest.fixture(scope="module")
 def calling(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     folder = tmp_path_factory.mktemp("models") / "calls"
-    with running_cluster(make(folder), "--frontends", "2", "--tokenizers", "2") as cluster:
+    with running_cluster(make(folder), "--threads", "1") as cluster:
         yield cluster
 
 
@@ -89,6 +89,15 @@ def test_a_call_that_the_model_would_not_make(client: openai.OpenAI, choice: Any
         assert one.finish_reason == "tool_calls"
         (call,) = one.message.tool_calls
         assert (call.function.name, json.loads(call.function.arguments)["n"] in (7, 8)) == ("other", True)
+
+
+def test_reasoning_with_a_budget_before_a_call_that_must_come(client: openai.OpenAI) -> None:
+    """The text that closes it is one that the grammar allows."""
+    variables = {"chat_template_kwargs": {"enable_thinking": True}, "thinking_budget": 2}
+    tools = [{"type": "function", "function": {"name": "other", "parameters": OTHER}}]
+    made: Any = client.chat.completions.create(**ASK | {"tools": tools, "tool_choice": "required", "max_tokens": 300, "extra_body": variables})
+    assert made.choices[0].message.model_extra["reasoning_content"].startswith("Let me")
+    assert json.loads(made.choices[0].message.tool_calls[0].function.arguments)["n"] in (7, 8)
 
 
 def test_strict_tools_leave_the_model_its_text(client: openai.OpenAI) -> None:

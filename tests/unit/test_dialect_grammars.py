@@ -1,11 +1,19 @@
 """Grammars that force calls: what they allow is what the parser of the dialect reads as calls of the tools."""
 
+from functools import cache
 from typing import Any
 
 import pytest
 
 from dialects.constraint import Wanted, grammar_of
 from dialects.registry import REASONING, TOOLS
+from grammar.llg import LlgLibrary
+from grammar.program import program_of
+from grammar.trial import try_out
+from grammar.vocabulary_file import TokenBytes
+from messages.constraint import MAX_TEXT, Constraint
+from messages.request import MAX_TOOLS
+from tests.support.vocabularies import allowed
 
 OFFERED: dict[str, dict[str, Any]] = {
     "add": {"type": "object", "properties": {"a": {"type": "integer"}, "s": {"type": "string"}}, "required": ["a"], "additionalProperties": False},
@@ -35,23 +43,17 @@ def ids_of(text: str, ids: dict[str, int]) -> list[int]:
     return found
 
 
+@cache
+def library() -> LlgLibrary:
+    """A token for each byte, and the markers."""
+    pieces = [*(bytes([number]) for number in range(256)), *(text.encode() for text in (*SPECIAL, "<end>"))]
+    return LlgLibrary(TokenBytes(pieces, frozenset(range(256, END + 1)), [END]))
+
+
 def follows(grammar: str, tokens: list[int]) -> bool:
     """Whether an answer of these tokens is one that the grammar allows, whole."""
-    llguidance = pytest.importorskip("llguidance")
-
-    class Bytes:
-        """A token for each byte, and the markers."""
-
-        tokens = [*(bytes([number]) for number in range(256)), *(b"\xff" + text.encode() for text in (*SPECIAL, "<end>"))]  # noqa: RUF012
-        special_token_ids = [*IDS.values(), END]  # noqa: RUF012
-        eos_token_id, bos_token_id = END, None
-
-        def __call__(self, text: str) -> list[int]:
-            return list(text.encode())
-
-    matcher = llguidance.LLMatcher(llguidance.LLTokenizer(llguidance.TokenizerWrapper(Bytes())), grammar)
-    assert not matcher.get_error()
-    return bool(matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting())
+    matcher = library().compile(program_of(Constraint("lark", grammar)))
+    return matcher.accept(tokens) and END in allowed(library().masks([matcher])[0])
 
 
 @pytest.mark.parametrize("special", [True, False])
@@ -93,3 +95,14 @@ def test_any_text_with_calls_of_the_tools_is_allowed(dialect: str, special: bool
         assert not follows(grammar, ids_of(before + wrong, ids))
     opened = grammar_of(dialect, Wanted(OFFERED, False, True, ids), REASONING["think"], inside=True)
     assert follows(opened, ids_of("Hm.</think>Yes.", ids))
+
+
+@pytest.mark.parametrize("forced", [True, False])
+@pytest.mark.parametrize("special", [True, False])
+@pytest.mark.parametrize("dialect", TOOLS)
+def test_as_many_tools_as_there_may_be_pass_the_trial(dialect: str, special: bool, forced: bool) -> None:
+    """With the bounds of a matcher, as a server tries them."""
+    many = {f"{name}_{number}": schema for number in range(MAX_TOOLS // 2) for name, schema in OFFERED.items()}
+    grammar = grammar_of(dialect, Wanted(many, forced, True, IDS if special else {}), REASONING["think"], inside=True)
+    assert len(grammar) < MAX_TEXT
+    try_out(library(), program_of(Constraint("lark", grammar)))

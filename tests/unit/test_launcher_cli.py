@@ -37,7 +37,8 @@ def test_commands() -> None:
     assert set(_choices(command())) == {"cluster", "chat", "generate", "model", "doctor", "simulate", "replay", "bench", "trace", "keys"}
     assert set(_choices(command("cluster"))) == {"start", "status", "stop", "drain", "resume", "reload", "restart"}
     assert set(_choices(command("model"))) == {"list", "pull", "inspect"}
-    assert set(_choices(command("bench"))) == {"serve", "chat", "frontend", "scheduler", "kernels", "offline", "single", "batch64", "overload"}
+    benches = {"serve", "chat", "frontend", "grammars", "scheduler", "kernels", "offline", "single", "batch64", "overload"}
+    assert set(_choices(command("bench"))) == benches
     assert set(_choices(command("keys"))) == {"add", "limit", "list", "remove"}
 
 
