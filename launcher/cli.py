@@ -133,6 +133,7 @@ def _add_start(start: argparse.ArgumentParser) -> None:
     add("--chat-template", metavar="FILE", help="a Jinja chat template instead of the model's own")
     add("--generation-config", choices=["on", "off"], default="on", help="the model's generation_config.json gives sampling defaults (on)")
     add("--dummy-weights", action="store_true", help="random weights, for measuring speed only")
+    add("--model-shape", default="", metavar="X", help="a published shape instead, such as qwen3-0.6b, with --dummy-weights; its words are made up")
     add("--tokenizers", type=whole(1, 64), default=1, metavar="N", help="tokenizer processes (1)")
     add("--frontends", type=whole(1, 64), default=1, metavar="N", help="HTTP processes that share the port (1)")
     add("--log-level", choices=["debug", "info", "warning", "error"], default="info", help="how much the processes log")

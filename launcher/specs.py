@@ -62,6 +62,7 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
     chat_template: str | None = None
     generation_config: bool = True
     dummy_weights: bool = False
+    model_shape: str = ""
     tokenizers: int = 1
     frontends: int = 1
     log_level: str = "info"
@@ -101,6 +102,7 @@ def cluster_specs(options: ClusterOptions, run_dir: str, access_fd: int = -1) ->
         TokenizerArgs(
             **common(name),
             model=options.model_path,
+            model_shape=options.model_shape,
             frontends=frontends,
             chat_template=options.chat_template,
             generation_config=options.generation_config,
@@ -137,6 +139,7 @@ def cluster_specs(options: ClusterOptions, run_dir: str, access_fd: int = -1) ->
         max_step_tokens=options.max_step_tokens,
         max_context=options.max_context,
         dummy_weights=options.dummy_weights,
+        model_shape=options.model_shape,
     )
     return [
         *(ProcessSpec(package="frontend", args=args, stage=FRONTENDS, descriptors=() if access_fd < 0 else (access_fd,)) for args in front),

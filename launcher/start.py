@@ -17,6 +17,7 @@ from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
+from checkpoint.shapes import SHAPES
 from launcher import models
 from launcher.display import Event, PipeAudience, TerminalAudience, status_key
 from launcher.errors import APP_ROOT, LauncherError
@@ -63,10 +64,11 @@ def options_from(args: argparse.Namespace) -> ClusterOptions:
     security = security_from(args)
     watching = watching_from(args)
     port = free_port(args.host, args.port)
-    found = models.resolve(args.model)
+    path, name = _model(args)
     return ClusterOptions(
-        model_path=str(found.path if found.path is not None else models.pull(args.model)),
-        model_name=args.served_model_name or found.name,
+        model_path=path,
+        model_shape=args.model_shape,
+        model_name=args.served_model_name or name,
         host=args.host,
         port=port,
         device=args.device,
@@ -101,6 +103,16 @@ def options_from(args: argparse.Namespace) -> ClusterOptions:
         security=security,
         **watching,
     )
+
+
+def _model(args: argparse.Namespace) -> tuple[str, str]:
+    """Path and name of what is served; of a shape only the name. Fetches a catalogue's model. Raises LauncherError."""
+    if args.model_shape:
+        if args.model_shape not in SHAPES or not args.dummy_weights:
+            raise LauncherError(f"--model-shape is one of {', '.join(SHAPES)}, with --dummy-weights", 2)
+        return "", args.model_shape
+    found = models.resolve(args.model)
+    return str(found.path if found.path is not None else models.pull(args.model)), found.name
 
 
 def _new_recording(name: str | None, tokens: bool) -> str | None:

@@ -16,7 +16,7 @@ from messages.text import Problem
 from messages.tokens import FINISH_END_TOKEN, FINISH_ERROR, FINISH_LENGTH, Refused
 from scheduler.args import SchedulerArgs
 from scheduler.bias import Bias, bias_of
-from scheduler.deadlines import Deadlines
+from scheduler.deadlines import SILENT, WATCHED, Deadlines
 from scheduler.delivery import Delivery, Sampled, failure, read_result
 from scheduler.door import DUPLICATE, Door
 from scheduler.errors import ContractError, InvariantError, require
@@ -50,7 +50,7 @@ class Engine:
     """Feed it with `receive` (one message), then call `advance` and send what `take` gives, in order.
 
     `new_session` gives session ids that are never repeated. `now` is in seconds of any steady clock. Every accepted key ends exactly once:
-    finished, cancelled or error. `worker_incarnation` is the newest of the worker's that was heard of.
+    finished, cancelled or error. `worker_incarnation`: the newest that was heard of; `worker_silent` is to be set while its heartbeats are missing.
     """
 
     def __init__(self, args: SchedulerArgs, new_session: Callable[[], int]) -> None:
@@ -62,6 +62,7 @@ class Engine:
         self._attaching: int | None = None
         self._found: list[Poison] = []
         self.worker_incarnation = self._arrivals = 0
+        self.worker_silent = False
         self._tokenizers = {name: number for number, name in enumerate(args.tokenizers)}
         self._live: dict[int, Request] = {}
         self._shares = Shares()
@@ -151,17 +152,21 @@ class Engine:
         """Of the attached worker; None while none is attached."""
         return None if self.session is None else self.session.geometry
 
+    def _deadlines_now(self) -> Deadlines:
+        self._deadlines.haste = SILENT if self.worker_silent else WATCHED if self._suspects else None
+        return self._deadlines
+
     def overdue(self, now: float) -> str | None:
         """That the worker hangs, as a sentence: it has not answered a plan within its deadline."""
-        return None if self.session is None else self.session.overdue(self._deadlines, self._since, now)
+        return None if self.session is None else self.session.overdue(self._deadlines_now(), self._since, now)
 
     def give_up(self, now: float) -> str | None:
         """Why the worker is to be killed; said once for each session. The next step of the kind that is overdue gets more time."""
-        return None if self.session is None else self.session.give_up(self._deadlines, self._since, now)
+        return None if self.session is None else self.session.give_up(self._deadlines_now(), self._since, now)
 
     def awaited(self, now: float) -> dict[str, float]:
         """Seconds for which the oldest plan in flight has been awaited, and after which it is late (0 and 0: none is; the latter 0: never)."""
-        waited, limit = (0.0, 0.0) if self.session is None else self.session.awaited(self._deadlines, self._since, now)
+        waited, limit = (0.0, 0.0) if self.session is None else self.session.awaited(self._deadlines_now(), self._since, now)
         return {"awaited_seconds": waited, "deadline_seconds": limit if limit < math.inf else 0.0}
 
     @property

@@ -102,11 +102,14 @@ def load_engine(args: WorkerArgs, reporter: Reporter, stopping: Callable[[], boo
     found = load_model(args, reporter, stopping)
     if args.measure_bandwidth:
         reporter.facts(copy_bandwidth=copy_bandwidth(found.device))
-    reporter.phase(LOADING, "allocating KV memory", 1.0)
     if found.device.type == "cuda":
         from worker.resident.load import make_resident  # needs Triton
 
-        return make_resident(found.decoder, found.kernels, args, found.kv_dtype, found.device, found.positions, compilers)
+        def say(what: str) -> None:
+            reporter.phase(LOADING, what, 1.0)
+
+        return make_resident(found.decoder, found.kernels, args, found.kv_dtype, found.device, found.positions, compilers, say)
+    reporter.phase(LOADING, "allocating KV memory", 1.0)
     return waiting_engine(args, found)
 
 

@@ -166,4 +166,5 @@ def _origin(args: WorkerArgs) -> Origin:
         weights=args.weights,
         dummy_weights=args.dummy_weights,
         max_context=args.max_context,
+        model_shape=args.model_shape,
     )

@@ -44,15 +44,15 @@ CLI = {
     "bench scheduler": "--json --no-growth --rows --run-ahead --steps",
     "bench single": ENGINE,
     "bench serve": (
-        "--chunk-tokens --concurrency --device --dtype --dummy-weights --frontends --gpu-memory-utilization --json --kv-dtype --kv-tokens "
-        "--max-context --max-slots --max-step-tokens --max-tokens --model --model-shape --paced --port --prompt-tokens --rate --requests --run-ahead "
-        "--runs --seed --start --start-args --streams --threads --timeout --tokenizers --trace --url --weights --workload"
+        "--chunk-tokens --concurrency --device --dtype --dummy-weights --frontends --gpu-memory-utilization --json --kill-worker --kv-dtype "
+        "--kv-tokens --max-context --max-slots --max-step-tokens --max-tokens --model --model-shape --paced --port --prompt-tokens --rate --requests "
+        "--run-ahead --runs --seed --start --start-args --streams --threads --timeout --tokenizers --trace --url --weights --workload"
     ),
     "chat": SAMPLING,
     "cluster start": (
         "--access-log --api-keys --block-size --chat-template --chunk-tokens --cors-origin --detach --device --dtype --dummy-weights "
         "--frontends --generation-config --gpu-memory-utilization --hang-timeout --host --kv-dtype --kv-tokens --log-format "
-        "--log-level --max-connections --max-context --max-queue --max-queue-tokens --max-slots --max-step-tokens --model "
+        "--log-level --max-connections --max-context --max-queue --max-queue-tokens --max-slots --max-step-tokens --model --model-shape "
         "--otlp-endpoint --port --prefix-cache --record --record-tokens --run-ahead --served-model-name --startup-timeout "
         "--target-itl --threads --tls-cert --tls-key --tokenizers --trace --weights"
     ),

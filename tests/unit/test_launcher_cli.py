@@ -20,7 +20,7 @@ START_OPTIONS = {
     *("--frontends", "--log-level", "--startup-timeout", "--gpu-memory-utilization", "--hang-timeout", "-h", "--help"),
     *("--max-queue-tokens", "--run-ahead", "--prefix-cache", "--target-itl", "--record", "--record-tokens"),
     *("--generation-config", "--kv-dtype", "--weights", "--trace", "--access-log", "--log-format", "--otlp-endpoint"),
-    *("--api-keys", "--tls-cert", "--tls-key", "--cors-origin", "--max-connections"),
+    *("--model-shape", "--api-keys", "--tls-cert", "--tls-key", "--cors-origin", "--max-connections"),
 }
 
 
