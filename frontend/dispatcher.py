@@ -20,6 +20,7 @@ from frontend import resubmission
 from frontend.cluster import ClusterView
 from frontend.errors import ApiError
 from frontend.metrics import Metrics
+from frontend.search import HEARD, Search
 from frontend.streams import ERROR, OVERLOADED, REFUSED, ContractError, Run, Sender, Sequence
 from frontend.tracing import Tracing
 from messages.explain import Explained
@@ -39,6 +40,7 @@ class Dispatcher:
         self._live: dict[int, Sequence] = {}
         self._touched: list[Run] = []
         self._keys = itertools.count(secrets.randbits(62))
+        self._search = Search(view, name)
         self._handlers: dict[type, Callable[[Sequence, FromTokenizer], None]] = {
             Started: self._on_started,
             TextDelta: self._on_delta,
@@ -57,7 +59,7 @@ class Dispatcher:
 
     def open(self) -> Run:
         """A run on the next ready tokenizer, or one that waits for a way. Raises ApiError 503 when too many wait."""
-        route = self._view.route()
+        route = None if self._search.holds(time.monotonic()) else self._view.route()
         if route is None and sum(not sequence.run.sent for sequence in self._live.values()) >= resubmission.MAX_HELD:
             raise ApiError.of(resubmission.TOO_MANY)
         return Run(self, route)
@@ -96,13 +98,19 @@ class Dispatcher:
 
     def follow(self) -> None:
         """The cluster's state or the time is another: cut off what was sent to the dead, and send what waits and can be sent."""
-        runs = self._runs()
-        for run in runs:
-            if run.route is not None and not self._view.stands(run.route):
-                run.strikes += not self._view.is_read(run.route)
-                self._cut_off(run)
-        for run in resubmission.in_order(runs):
+        runs, now = self._runs(), time.monotonic()
+        dead = [run for run in runs if run.route is not None and not self._view.stands(run.route)]
+        if dead:
+            self._search.died(dead, now)
+        for run in dead:
+            self._cut_off(run)
+        for run in self._search.next(runs, now):
             self._send_waiting(run)
+
+    @property
+    def suspects(self) -> int:
+        """Requests that may have ended a process, and are out alone or wait for it."""
+        return self._search.suspects(time.monotonic())
 
     def _runs(self) -> list[Run]:
         return list(dict.fromkeys(sequence.run for sequence in self._live.values()))
@@ -125,6 +133,7 @@ class Dispatcher:
             run.route = route
             messages = list(run.again())
             run.sent = True
+            self._search.sent(run, time.monotonic())
             if not all(self.send(route.tokenizer, message) for message in messages):
                 run.fail(OVERLOADED)
 
@@ -153,7 +162,6 @@ class Dispatcher:
             return
         sequence = self._live.get(message.key)
         if sequence is not None:
-            sequence.run.strikes = 0
             self._handlers[type(message)](sequence, message)
 
     def _on_started(self, sequence: Sequence, message: FromTokenizer) -> None:
@@ -180,6 +188,7 @@ class Dispatcher:
         if not isinstance(message, TextDelta):
             return
         if message.ids:
+            sequence.run.strikes = HEARD
             self._count(sequence, len(message.ids))
             sequence.ids.extend(message.ids)
             sequence.cached = message.cached or sequence.cached
@@ -200,7 +209,7 @@ class Dispatcher:
             if sequence is None:
                 continue
             if tokens:
-                sequence.run.strikes = 0
+                sequence.run.strikes = HEARD
                 if tokens == 1:
                     sequence.ids.append(ids[begin])
                 else:
@@ -235,6 +244,7 @@ class Dispatcher:
         if sequence.group is not None and sequence is sequence.group.sequences[0]:
             sequence.group.cached_tokens = message.cached_tokens
         self.forget(sequence, message.finish)
+        sequence.run.strikes = HEARD
         sequence.run.completion_tokens += message.completion_tokens
         sequence.run.push((sequence.index, message))
 

@@ -20,6 +20,7 @@ from frontend.explain import answer_peer
 from frontend.metrics import Metrics
 from frontend.peers import Peers
 from frontend.protocol import Connection
+from frontend.search import SUSPECTS
 from frontend.service import make_app
 from frontend.shared_metrics import report
 from frontend.streams import ContractError
@@ -157,7 +158,8 @@ class Server:
             self._core.view.update(state)
         self._core.dispatcher.follow()
         dropped = sum(outbox.dropped for outbox in self._outboxes.values())
-        gauges, counters = {"live": float(len(self._core.dispatcher))}, {"bad_frames": float(self._inbox.bad_frames), "dropped_sends": float(dropped)}
+        gauges = {"live": float(len(self._core.dispatcher)), SUSPECTS: float(self._core.dispatcher.suspects)}
+        counters = {"bad_frames": float(self._inbox.bad_frames), "dropped_sends": float(dropped)}
         if self._args.peers and (now := time.monotonic()) - self._sampled >= SAMPLE_SECONDS:
             self._samples, self._sampled = report(self._core.metrics.registry), now
         self._reporter.numbers(gauges | self._samples[0], counters | self._samples[1])

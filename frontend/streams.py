@@ -92,13 +92,14 @@ class Run:
     False when it cannot now, and `held` ends then.
 
     `question`: what is asked, in a run that does not generate. `route` is the way it was sent, None while it waits for one; `sent`: it was sent
-    once. `strikes`: how often it was cut off by the death of its tokenizer since something came for it.
+    once. `strikes` and `lone_deaths`: how often it was cut off by the death of a process since tokens came for it, and with nothing else out
+    (see `frontend.search`).
     """
 
     def __init__(self, dispatcher: "Dispatcher", route: Route | None) -> None:
         self.route = route
         self.sent = route is not None
-        self.strikes = 0
+        self.strikes = self.lone_deaths = 0
         self.arrived = time.monotonic()
         self.groups: list[Group] = []
         self.live: dict[int, Sequence] = {}

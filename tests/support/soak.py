@@ -104,7 +104,7 @@ def main() -> int:
     parser.add_argument("--warm-up", type=float, default=300.0)
     parser.add_argument("--every", type=float, default=5.0)
     parser.add_argument("--clients", type=int, default=12)
-    parser.add_argument("--leaving", type=float, default=0.2)
+    parser.add_argument("--leaving", type=float, default=0.3, help="share of the clients that mean to; a quick answer may be whole before")
     parser.add_argument("--model", default="smollm2-135m-instruct", help="a name, a path, or fixture:NAME")
     parser.add_argument("--context", type=int, default=1024)
     parser.add_argument("--out", type=Path, default=Path("soak.json"))
