@@ -6,7 +6,6 @@ added to FILE. HOW `admit`: when it is let in; `step`: when its tokens are about
 
 import os
 import signal
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -45,5 +44,5 @@ class Broken(Engine):
 
 
 if __name__ == "__main__":
-    scheduler.service.Engine = Broken  # type: ignore[misc]
-    sys.exit(main())
+    setattr(scheduler.service, "Engine", Broken)  # noqa: B010
+    main()

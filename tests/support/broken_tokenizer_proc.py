@@ -39,5 +39,5 @@ def _die_if(how: str) -> None:
 
 
 if __name__ == "__main__":
-    service.Service.handle = handle  # type: ignore[method-assign]
+    setattr(service.Service, "handle", handle)  # noqa: B010
     sys.exit(main())

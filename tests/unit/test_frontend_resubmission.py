@@ -57,7 +57,8 @@ class Bench:
     def hear(self, **changes: tuple[int, str]) -> None:
         """The state changes, and the dispatcher follows it."""
         self.processes |= changes
-        facts, told = {"context": 100}, {"suspects": float(self.peer_suspects)}
+        facts: dict[str, int | float | str] = {"context": 100}
+        told = {"suspects": float(self.peer_suspects)}
         processes = [
             ProcessState(
                 name=name, incarnation=number, pid=1, phase=phase, gauges=told if name == "frontend0" else {},
