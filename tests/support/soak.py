@@ -1,7 +1,7 @@
 """`python -m tests.support.soak --seconds 1800 --out soak.json`: mixed traffic for long, a fifth of whose clients leave, and what the processes take.
 
 Every few seconds a sample of all processes is taken. At the end, when all is at rest, nothing may be held, and after the warm-up memory and
-descriptors may not grow. Exit code 1 when they do, or when an answer was not what it must be. `bench/plot_soak.py` draws the file.
+descriptors may not grow. Exit code 1 when they do, or when an answer was not what it must be. `tests/support/plot_soak.py` draws the file.
 """
 
 import argparse
