@@ -13,7 +13,7 @@ from messages.plan import Attach
 from messages.poison import Poison
 from messages.result import OK, Attached, FromWorker, StepFailed, StepResult, WorkerReady
 from messages.text import Problem
-from messages.tokens import FINISH_END_TOKEN, FINISH_ERROR, FINISH_LENGTH, Refused
+from messages.tokens import FINISH_ERROR, Refused
 from scheduler.args import SchedulerArgs
 from scheduler.bias import Bias, bias_of
 from scheduler.deadlines import SILENT, WATCHED, Deadlines
@@ -22,7 +22,7 @@ from scheduler.door import DUPLICATE, Door
 from scheduler.errors import ContractError, InvariantError, require
 from scheduler.explain import Scene, explain
 from scheduler.fence import Fence, keys_of
-from scheduler.finish import finish_of
+from scheduler.finish import COUNTER_OF, finish_of
 from scheduler.gauges import gauges
 from scheduler.geometry import Geometry, geometry_of
 from scheduler.pace import Pace
@@ -41,7 +41,6 @@ from transport.columns import I32
 
 log = logging.getLogger(__name__)
 
-COUNTER_OF = {FINISH_END_TOKEN: "finished_stop", FINISH_LENGTH: "finished_length", FINISH_ERROR: "errors"}
 POISON, STEP_FAILED = "poison_request", "step_failed"
 Outgoing = tuple[str, msgspec.Struct]
 
@@ -61,8 +60,7 @@ class Engine:
         self._new_session = new_session
         self._attaching: int | None = None
         self._found: list[Poison] = []
-        self.worker_incarnation = self._arrivals = 0
-        self.worker_silent = False
+        self.worker_incarnation, self._arrivals, self.worker_silent = 0, 0, False
         self._tokenizers = {name: number for number, name in enumerate(args.tokenizers)}
         self._live: dict[int, Request] = {}
         self._shares = Shares()
