@@ -21,7 +21,7 @@ from frontend.cluster import ClusterView
 from frontend.errors import ApiError
 from frontend.metrics import Metrics
 from frontend.search import HEARD, Search
-from frontend.streams import ERROR, OVERLOADED, REFUSED, ContractError, Run, Sender, Sequence
+from frontend.streams import ERROR, OVERLOADED, REFUSED, UNDECIDED, ContractError, Run, Sender, Sequence
 from frontend.tracing import Tracing
 from messages.explain import Explained
 from messages.request import Cancel
@@ -29,10 +29,23 @@ from messages.text import Begun, Detokenized, Ended, FromTokenizer, Problem, Sta
 
 
 class Dispatcher:
-    """Routes messages from the tokenizers to runs. `outboxes`: one per tokenizer name."""
+    """Routes messages from the tokenizers to runs. `outboxes`: one per tokenizer name. `most_held` sequences wait for a way at once.
 
-    def __init__(self, name: str, outboxes: dict[str, Sender], view: ClusterView, metrics: Metrics, tracing: Tracing | None = None) -> None:
+    `begun`: how many runs had got something when it last followed the cluster.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        outboxes: dict[str, Sender],
+        view: ClusterView,
+        metrics: Metrics,
+        tracing: Tracing | None = None,
+        most_held: int = resubmission.MAX_HELD,
+    ) -> None:
         self.name = name
+        self.begun = 0
+        self._most_held = most_held
         self._tracing = tracing
         self._outboxes = outboxes
         self._view = view
@@ -59,10 +72,11 @@ class Dispatcher:
 
     def open(self) -> Run:
         """A run on the next ready tokenizer, or one that waits for a way. Raises ApiError 503 when too many wait."""
-        route = None if self._search.holds(time.monotonic()) else self._view.route()
-        if route is None and sum(not sequence.run.sent for sequence in self._live.values()) >= resubmission.MAX_HELD:
+        holding = self._view.holding
+        route = None if holding or self._search.holds(time.monotonic()) else self._view.route()
+        if route is None and sum(not sequence.run.sent for sequence in self._live.values()) >= self._most_held:
             raise ApiError.of(resubmission.TOO_MANY)
-        return Run(self, route)
+        return Run(self, route, UNDECIDED if holding else self._view.serving, self._view.model)
 
     def send(self, tokenizer: str, message: msgspec.Struct) -> bool:
         """False when the tokenizer's queue is full."""
@@ -78,6 +92,7 @@ class Dispatcher:
         del self._live[sequence.key]
         del sequence.run.live[sequence.key]
         sequence.end, sequence.ended = reason, time.monotonic()
+        sequence.run.begun = True
         self._metrics.live.set(len(self._live))
         group = sequence.group
         if sequence.started and group is not None and (group.counted or reason != REFUSED):
@@ -97,15 +112,22 @@ class Dispatcher:
             self._outboxes[run.route.tokenizer].send(Cancel(keys))
 
     def follow(self) -> None:
-        """The cluster's state or the time is another: cut off what was sent to the dead, and send what waits and can be sent."""
-        runs, now = self._runs(), time.monotonic()
-        dead = [run for run in runs if run.route is not None and not self._view.stands(run.route)]
-        if dead:
+        """The cluster's state or the time is another: cut off what was sent to the dead or is to be held, and send what waits and can be sent."""
+        view, runs, now, dead = self._view, self._runs(), time.monotonic(), list[Run]()
+        for run in runs:
+            if run.begun and (view.cutting or run.serving != view.serving):
+                run.fail(resubmission.REPLACED)
+            elif run.route is not None and not view.stands(run.route):
+                dead.append(run)
+            elif run.route is not None and view.holding and not run.begun and run.question is None:
+                self._cut_off(run)
+        if dead and not view.holding:
             self._search.died(dead, now)
         for run in dead:
             self._cut_off(run)
         for run in self._search.next(runs, now):
             self._send_waiting(run)
+        self.begun = sum(run.begun and bool(run.live) for run in runs)
 
     @property
     def suspects(self) -> int:
@@ -126,16 +148,28 @@ class Dispatcher:
             self._live[key] = run.live[key] = sequence
 
     def _send_waiting(self, run: Run) -> None:
-        route = self._view.route()
-        if problem := resubmission.hopeless(run, route, time.monotonic()):
+        held = self._view.holding and not run.begun
+        route = None if held else self._view.route()
+        if problem := resubmission.hopeless(run, route, 0.0 if held else time.monotonic() - max(run.arrived, self._view.released)):
             run.fail(problem)
-        elif route is not None:
+        elif route is not None and self._is_up_to_date(run):
             run.route = route
             messages = list(run.again())
             run.sent = True
             self._search.sent(run, time.monotonic())
             if not all(self.send(route.tokenizer, message) for message in messages):
                 run.fail(OVERLOADED)
+
+    def _is_up_to_date(self, run: Run) -> bool:
+        """Made, or made again, for what is served now; False when that cannot be, and the run has failed."""
+        if run.serving == self._view.serving:
+            return True
+        try:
+            run.remake(self._view.serving, self._view.model)
+        except ApiError as error:
+            run.fail(error.problem(), REFUSED)
+            return False
+        return True
 
     def fail_all(self, problem: Problem) -> None:
         for run in self._runs():
@@ -182,6 +216,7 @@ class Dispatcher:
             sequence = self._live.get(key)
             if sequence is not None and sequence.group is not None and sequence.begun is None:
                 sequence.begun, sequence.queued, sequence.prefilled = now, queued, prefilled
+                sequence.run.begun = True
                 self._metrics.accepted(sequence.group)
 
     def _on_delta(self, sequence: Sequence, message: FromTokenizer) -> None:
@@ -264,7 +299,7 @@ class Dispatcher:
         sequence.last_token = now
 
     def _first(self, sequence: Sequence, now: float) -> None:
-        sequence.first_token = now
+        sequence.first_token, sequence.run.begun = now, True
         if sequence.group is not None:
             self._metrics.accepted(sequence.group)
         self._metrics.first_token.observe(now - sequence.run.arrived)

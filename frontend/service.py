@@ -84,8 +84,10 @@ def _plain(core: Core, endpoint: Endpoint) -> Handler:
 
 def _when_started(core: Core, endpoint: Endpoint) -> Handler:
     async def handle(request: web.Request) -> web.StreamResponse:
-        core.view.require_accepting()
-        await core.view.informed()
-        return await endpoint(core, request)
+        with core.admitted:
+            core.view.require_accepting()
+            await core.view.informed()
+            core.view.require_accepting()
+            return await endpoint(core, request)
 
     return handle

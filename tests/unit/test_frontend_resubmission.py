@@ -4,6 +4,7 @@ import asyncio
 import math
 import time
 from array import array
+from typing import Any
 
 import msgspec
 import pytest
@@ -52,6 +53,12 @@ class Bench:
         self.metrics = Metrics("m", self.view)
         self.outbox = Outbox()
         self.dispatcher = Dispatcher(name, dict.fromkeys(("tokenizer0", "tokenizer1"), self.outbox), self.view, self.metrics)
+        self.told: dict[str, Any] = {"model": "m"}
+        self.hear()
+
+    def tell(self, **fields: Any) -> None:
+        """The supervisor says so too, and the dispatcher follows it."""
+        self.told |= fields
         self.hear()
 
     def hear(self, **changes: tuple[int, str]) -> None:
@@ -66,7 +73,7 @@ class Bench:
             )
             for name, (number, phase) in self.processes.items()
         ]  # fmt: skip
-        self.view.update(ClusterState(ready=True, phase=READY, reason="", model="m", started=0.0, processes=processes))
+        self.view.update(ClusterState(ready=True, phase=READY, reason="", started=0.0, processes=processes, **self.told))
         self.dispatcher.follow()
 
     def ask(self, n: int = 1, prompts: int = 1, seed: int = 0) -> tuple[Run, list[int]]:

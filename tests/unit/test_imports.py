@@ -49,15 +49,23 @@ CLI = {
         "--run-ahead --runs --seed --start --start-args --streams --threads --timeout --tokenizers --trace --url --weights --workload"
     ),
     "chat": SAMPLING,
+    "cluster drain": "--port --wait",
+    "cluster reload": (
+        "--block-size --chat-template --chunk-tokens --device --dtype --dummy-weights --generation-config --gpu-memory-utilization --kv-dtype "
+        "--kv-tokens --max-context --max-slots --max-step-tokens --model --now --port --prefix-cache --run-ahead --served-model-name --target-itl "
+        "--threads --wait --weights"
+    ),
+    "cluster restart": "--port --wait",
+    "cluster resume": "--port",
     "cluster start": (
         "--access-log --api-keys --block-size --chat-template --chunk-tokens --cors-origin --detach --device --dtype --dummy-weights "
-        "--frontends --generation-config --gpu-memory-utilization --hang-timeout --host --journal --kv-dtype --kv-tokens --log-format "
+        "--frontends --generation-config --gpu-memory-utilization --grace --hang-timeout --host --journal --kv-dtype --kv-tokens --log-format "
         "--log-level --max-connections --max-context --max-queue --max-queue-tokens --max-slots --max-step-tokens --model --model-shape "
         "--otlp-endpoint --port --prefix-cache --record --record-tokens --run-ahead --served-model-name --startup-timeout "
         "--target-itl --threads --tls-cert --tls-key --tokenizers --trace --weights"
     ),
     "cluster status": "--json --port",
-    "cluster stop": "--port --timeout",
+    "cluster stop": "--drain --port --timeout",
     "doctor": "--json",
     "generate": f"--chat --ignore-eos --json {SAMPLING} prompt",
     "keys add": "--admin --file --tenant name",
