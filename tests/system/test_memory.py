@@ -14,8 +14,8 @@ from tests.support.waiting import until
 WARM_UPS, ROUNDS = 4, 10
 REQUESTS, AT_ONCE = 60, 8
 MOST_DRIFT = 0.02
-LITTLE = MIB // 4
-"""Two percent of the smallest process are fewer pages than its allocator takes at a time."""
+LITTLE = MIB // 2
+"""Two percent of a small process are fewer pages than its allocator takes at a time, and a frontend fills its memory of the last 1,000 requests."""
 SPARE_DESCRIPTORS = 4
 """Connections that clients have open, and threads that a pool has not needed before."""
 SETTLE_SECONDS = 60.0
