@@ -31,22 +31,24 @@ class Deadlines:
     largest step so far as it has more tokens. A kind that missed its deadline has twice the time until one of it comes back, up to MOST_PATIENCE
     times: a machine that is only slow is not given up for ever.
 
-    `haste` is WATCHED, SILENT or None. In haste the floor is lower, there is no such patience, and the first step of its kind has no more than FLOOR
-    or what it should take by the largest step so far, if there was one.
+    `watched` is true while rows are watched, `silent` is to be set while the worker's heartbeats are missing: in such haste the floor is lower,
+    there is no such patience, and the first step of its kind has no more than FLOOR or what it should take by the largest step so far.
     """
 
-    def __init__(self, allowance: float) -> None:
+    def __init__(self, allowance: float, watched: object = None) -> None:
         self._allowance = allowance or math.inf
         self._slowest: dict[tuple[int, int, int], float] = {}
         self._patience: dict[tuple[int, int, int], float] = {}
         self._largest = 1
         self._seconds = 0.0
-        self.haste: float | None = None
+        self._watched = watched
+        self.silent = False
 
     @property
     def _floor(self) -> float | None:
         """In haste, which there is only when something is known of this machine."""
-        return self.haste if self._seconds else None
+        haste = SILENT if self.silent else WATCHED if self._watched else None
+        return haste if self._seconds else None
 
     def of(self, work: Work) -> float:
         """Seconds that this step may take."""

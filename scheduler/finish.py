@@ -8,7 +8,7 @@ from scheduler.slots import Places, Slots
 from transport.columns import I32, U8
 
 COUNTER_OF = {FINISH_END_TOKEN: "finished_stop", FINISH_LENGTH: "finished_length", FINISH_ERROR: "errors"}
-"""Under which name each finish is counted."""
+"""Under which of its ends a sequence counts."""
 
 
 def finish_of(slots: Slots, rows: Places, length: I32, token: I32, status: U8) -> U8:

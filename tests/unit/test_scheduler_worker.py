@@ -9,6 +9,7 @@ from messages.plan import Attach, StepPlan
 from messages.result import StepFailed, StepResult, WorkerReady
 from messages.tokens import FINISH_ERROR, LogprobColumns
 from scheduler.deadlines import FLOOR, WATCHED
+from scheduler.door import CLOSING
 from scheduler.errors import ContractError
 from tests.support.null_worker import reference
 from tests.support.scheduler_bench import Bench, attached, prompt_of
@@ -262,11 +263,11 @@ def test_a_worker_without_heartbeats_is_given_up_sooner_and_so_is_one_that_faile
     keys = load(bench, 2)
     bench.plan()
     limits = []
-    for bench.engine.worker_silent in (False, True):
+    for bench.engine.deadlines.silent in (False, True):
         limits.append(bench.engine.awaited(bench.now)["deadline_seconds"])
     assert limits == [60.0, FLOOR], "a first step of its kind"
     assert bench.engine.give_up(bench.now + 61) is not None
-    bench.engine.worker_silent = False
+    bench.engine.deadlines.silent = False
     bench.worker.restart()
     bench.deliver()
     bench.deliver()
@@ -322,8 +323,7 @@ def test_fail_all_ends_everything() -> None:
     for _ in range(6):
         bench.step()
     bench.engine.close()
-    assert bench.engine._closing is not None
-    bench.engine.fail_all(bench.engine._closing)
+    bench.engine.fail_all(CLOSING)
     bench.flush()
     assert bench.engine.idle
     assert set(bench.clients["tokenizer0"].finish) == set(keys)
