@@ -43,12 +43,19 @@ AttentionBatch = Any
 """What a set's `plan_attention` gives: only kernels of the same set can read it."""
 
 
-def kernels_for(device: torch.device) -> Kernels:
-    """The kernel set for `device`. Raises ValueError for a device that has none."""
+def kernels_for(device: torch.device, deterministic: bool = False) -> Kernels:
+    """The kernel set for `device`; if `deterministic`, that whose results for a row do not depend on what else is in a step.
+
+    Raises ValueError for a device that has none.
+    """
     if device.type == "cpu":
         return Reference
-    if device.type == "cuda":
-        from kernels.triton_set import Triton  # Triton need not exist where only the CPU is used
+    if device.type == "cuda":  # Triton need not exist where only the CPU is used
+        if deterministic:
+            from kernels.invariant_set import Invariant
+
+            return Invariant
+        from kernels.triton_set import Triton
 
         return Triton
     raise ValueError(f"no kernels for device {device}; use cpu or cuda")

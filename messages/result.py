@@ -28,6 +28,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     weights: str
     dummy_weights: bool
     max_context: int | None
+    deterministic: bool = False
 
 
 class Attached(msgspec.Struct, frozen=True, kw_only=True, tag="attached"):

@@ -47,8 +47,8 @@ def _positions(args: WorkerArgs, config: ModelConfig) -> int:
 def _decoder(args: WorkerArgs, config: ModelConfig, positions: int, progress: Callable[[float], None], place: torch.device | None = None) -> Decoder:
     """With its weights at `place`, the device of `args` when that is None."""
     device = torch.device(args.device)
-    kernels, dtype = kernels_for(device), resolve_dtype(args.dtype, device)
-    fp8 = resolve_weights(args.weights, dtype, device)
+    kernels, dtype = kernels_for(device, args.deterministic), resolve_dtype(args.dtype, device)
+    fp8 = resolve_weights(args.weights, dtype, device, args.deterministic)
     device = place or device
 
     def build(read: Read, read_raw: ReadRaw | None = None) -> Decoder:
@@ -125,7 +125,7 @@ def load_shape(args: WorkerArgs, place: torch.device) -> Loaded:
     positions = -(-_positions(args, config) // args.block_size) * args.block_size
     decoder = _decoder(msgspec.structs.replace(args, dummy_weights=True), config, args.block_size, lambda share: None, place)
     kv_dtype = resolve_kv_dtype(args.kv_dtype, resolve_dtype(args.dtype, device), device)
-    return Loaded(decoder=decoder, kernels=kernels_for(device), kv_dtype=kv_dtype, device=place, positions=positions)
+    return Loaded(decoder=decoder, kernels=kernels_for(device, args.deterministic), kv_dtype=kv_dtype, device=place, positions=positions)
 
 
 def load_model(args: WorkerArgs, reporter: Reporter, stopping: Callable[[], bool] = lambda: False) -> Loaded:
@@ -157,4 +157,4 @@ def load_model(args: WorkerArgs, reporter: Reporter, stopping: Callable[[], bool
     except torch.OutOfMemoryError as error:
         raise PoolError(f"the GPU has no memory for the weights; end what else runs there, or use another: {str(error).splitlines()[0]}") from error
     log.info("loaded %s in %.1f s", args.model_shape or args.model, time.perf_counter() - began)
-    return Loaded(decoder=decoder, kernels=kernels_for(device), kv_dtype=kv_dtype, device=device, positions=positions)
+    return Loaded(decoder=decoder, kernels=kernels_for(device, args.deterministic), kv_dtype=kv_dtype, device=device, positions=positions)

@@ -31,7 +31,7 @@ class Compiled:
         values = dict(zip(names, arguments, strict=False)) | settings
         signature, constants, attributes = {}, {}, {}
         for index, name in enumerate(names):
-            value = values.pop(name)
+            value = values[name] if name == "num_warps" else values.pop(name)  # also an option of the compiler
             if isinstance(value, Tensor):
                 signature[name] = TYPES[value.dtype]
                 if name not in ("slot_ptr", "position_ptr", "tile_ptr"):
