@@ -127,7 +127,7 @@ def _in_order(
         y, up = _halves(acc, num_warps)
         y = y / (1.0 + gl.exp2(-y * LOG2E)) * up
     else:
-        y = acc
+        y = acc + 0.0  # a sum, or ptxas takes the conversion for a use of what is not yet there, and makes one product wait for the other
     if BIAS:
         y += bias.to(gl.float32)[None, :]
     if ADD:
