@@ -80,6 +80,15 @@ def test_against_float64(library: ctypes.CDLL, threads: int, kind: str, rows: in
         check(linear(x), x, weight)
 
 
+@pytest.mark.parametrize(("kind", "rows", "columns"), [("Q4_1", 37, 608), ("Q8_0", 37, 352), ("Q6_K", 20, 512)])
+def test_a_row_is_the_same_bits_beside_any_others(library: ctypes.CDLL, threads: int, kind: str, rows: int, columns: int) -> None:
+    data, _ = make(kind, rows, columns)
+    linear = QuantLinear(library, KINDS[kind](data), None)
+    x = torch.from_numpy(np.random.default_rng(7).standard_normal((130, columns), dtype=np.float32))
+    alone = torch.cat([linear(row[None]) for row in x])
+    assert [count for count in range(1, 130) if not torch.equal(linear(x[1 : 1 + count]), alone[1 : 1 + count])] == []
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_rows_are_the_values_gguf_gives(library: ctypes.CDLL, kind: str) -> None:
     data, weight = make(kind, 37, 256)
