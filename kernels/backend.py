@@ -49,6 +49,8 @@ def kernels_for(device: torch.device, deterministic: bool = False) -> Kernels:
     Raises ValueError for a device that has none.
     """
     if device.type == "cpu":
+        if deterministic:
+            raise ValueError("--deterministic needs a GPU (--device cuda): on a CPU only the products with quantised weights have one order so far")
         return Reference
     if device.type == "cuda":  # Triton need not exist where only the CPU is used
         if deterministic:

@@ -15,6 +15,6 @@ class Invariant(Triton):
     norm_linear: Any = staticmethod(products.norm_linear)
     linear_add: Any = staticmethod(products.linear_add)
     norm_gate_up: Any = staticmethod(products.norm_gate_up)
-    sample = staticmethod(sampling.sample)
+    sample: Any = staticmethod(sampling.sample)
     logprobs = staticmethod(sampling.logprobs)
     score = staticmethod(sampling.score)

@@ -231,7 +231,7 @@ def _filter(logits_RV: Tensor, batch: SamplingBatch, penalties: tuple[Tensor | N
 
 
 def _scanned_again(logits_RV: Tensor, batch: SamplingBatch, penalties: tuple[Tensor | None, ...], border: Tensor) -> _Columns:
-    """The columns of a batch that is not filtered, of rows with these borders: a row is then drawn by the same sums beside filtered rows and alone."""
+    """The columns of a batch that is not filtered, of rows with these borders: a row is drawn by the same sums beside filtered rows and alone."""
     rows, vocab = logits_RV.shape
     c = _Columns(rows, vocab, False, logits_RV.device)
     c.border = border

@@ -61,11 +61,12 @@ def _ask_weight(
 
 @gluon.jit
 def _ask_input(
-    x_desc: tma.tensor_descriptor, bar: gl.shared_memory_descriptor, tile: gl.shared_memory_descriptor, row: gl.tensor, k: gl.tensor, needed: gl.tensor
+    x_desc: tma.tensor_descriptor, bar: gl.shared_memory_descriptor, tile: gl.shared_memory_descriptor, row: gl.tensor, k: gl.tensor,
+    needed: gl.tensor,
 ) -> None:  # fmt: skip
     """With few rows only the first ones of the tile: what lies in the others changes no result that is kept."""
     HIGH: gl.constexpr = x_desc.block_type.shape[0]
-    if HIGH == tile.shape[0]:
+    if tile.shape[0] == HIGH:
         tma.async_copy_global_to_shared(x_desc, [row, k], bar, tile, pred=needed)
     else:
         tma.async_copy_global_to_shared(x_desc, [row, k], bar, tile.slice(0, HIGH), pred=needed)
@@ -100,7 +101,7 @@ def _in_order(
     column = first_column + gl.arange(0, BN, gl.SliceLayout(0, layout))
     inside = (row < rows)[:, None] & (column < N)[None, :]
     cell = row.to(gl.int64)[:, None] * N + column[None, :]
-    EARLY: gl.constexpr = BM * BN <= 1024 * num_warps  # small enough to be held while the products are made
+    EARLY: gl.constexpr = 1024 * num_warps >= BM * BN  # small enough to be held while the products are made
     if BIAS:
         bias = gl.load(bias_ptr + column, mask=column < N, other=0.0)
     if PDL:
@@ -175,9 +176,10 @@ def product(
     (rows, depth), columns = x_TM.shape, out_TN.shape[1]
     chosen = settings or settings_for(rows, columns, depth, gated)
     tiles_m, tiles_n = cdiv(rows, chosen.rows), cdiv(columns, chosen.columns)
+    high = min(chosen.rows, max(LEAST, power_of_two(rows)))
     launch(
         _in_order, (tiles_m * tiles_n,), ALWAYS if rows <= MOST_LATE_ROWS else NEVER,
-        matrix_of(x_TM, min(chosen.rows, max(LEAST, power_of_two(rows))), chosen.depth), matrix_of(weight, chosen.columns, chosen.depth), bias, out_TN, rows, columns, depth,
-        tiles_m, tiles_n, BM=chosen.rows, STAGES=min(chosen.stages, cdiv(depth, chosen.depth)), GROUP=GROUP, GATED=gated, ADD=add, BIAS=bias is not None,
+        matrix_of(x_TM, high, chosen.depth), matrix_of(weight, chosen.columns, chosen.depth), bias, out_TN, rows, columns, depth, tiles_m, tiles_n,
+        BM=chosen.rows, STAGES=min(chosen.stages, cdiv(depth, chosen.depth)), GROUP=GROUP, GATED=gated, ADD=add, BIAS=bias is not None,
         num_warps=ONE_WARP_GROUP if chosen.rows == LOW else TWO_WARP_GROUPS,
     )  # fmt: skip

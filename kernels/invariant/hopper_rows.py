@@ -65,7 +65,7 @@ def _bring(
                     block = gl.load(blocks_ptr + position // P, mask=position < length, other=0, cache_modifier=".cg")
                     # Past the end of the cache the copy writes zeros.
                     found += (gl.where(position < length, (block * K + head) * P + position % P, cells),)
-                if PDL and EARLY:
+                if PDL and EARLY:  # noqa: SIM102  # known when it is compiled
                     if (step + 1) * BN >= length:  # the newest key
                         wait_and_trigger()
                 mbarrier.wait(empty.index(stage), done // STAGES & 1 ^ 1)
@@ -164,7 +164,8 @@ def _hopper_rows(
 
 
 def attend_rows(
-    q_RHD: Tensor, k_cache: Tensor, v_cache: Tensor, table_NB: Tensor, words: Tensor, scale: float, out_RHD: Tensor, tile: int, stages: int, early: bool
+    q_RHD: Tensor, k_cache: Tensor, v_cache: Tensor, table_NB: Tensor, words: Tensor, scale: float, out_RHD: Tensor, tile: int, stages: int,
+    early: bool,
 ) -> None:  # fmt: skip
     """As kernels.decode_attention.decode, for what kernels.hopper `fits`; `words`: shares by items, of tiles of any size.
 

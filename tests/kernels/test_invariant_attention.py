@@ -93,7 +93,7 @@ def test_a_token_is_the_same_in_all_ways(shape: tuple[int, int, int, int | None]
         way(other)
         differing = [length for length, found, expected in zip(LENGTHS, other.out, first.out, strict=True) if not torch.equal(found, expected)]
         assert differing == [], way.__name__
-    heads, kv_heads, size, window = shape
+    _, _, size, window = shape
     for row, length in enumerate(LENGTHS):
         query = turned(first, row)
         k, v = first.keys(row)

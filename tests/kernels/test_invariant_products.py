@@ -42,10 +42,8 @@ def test_a_row_is_the_same_beside_any_others(size: int, count: int, kind: str, d
     if kind in ("bias", "add"):
         expected = expected + (residual[0] if kind == "bias" else residual).double()
     assert_close(whole, expected, 2.0)
-    differing = [
-        (rows, first) for rows in COUNTS for first in {0, 1, MOST - rows} if first + rows <= MOST and not torch.equal(of(first, rows), whole[first : first + rows])
-    ]  # fmt: skip
-    assert differing == []
+    places = [(rows, first) for rows in COUNTS for first in {0, 1, MOST - rows} if first + rows <= MOST]
+    assert [place for place in places if not torch.equal(of(place[1], place[0]), whole[place[1] : sum(place)])] == []
 
 
 @on_a_hopper

@@ -1,5 +1,7 @@
 """The sampler of `--deterministic`: a row is drawn and scored by the same sums whoever is beside it."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -28,8 +30,8 @@ def batch_of(rows: list[int], vocab: int, filtered: bool) -> SamplingBatch:
         **{key: torch.full((len(penalised),), value, device=DEVICE) for key, value in (("repetition", 1.1), ("presence", 0.2), ("frequency", 0.1))},
     )  # fmt: skip
     return SamplingBatch(
-        temperature=of(TEMPERATURE), top_k=of([float(k) for k in TOP_K]).long(), top_p=of(TOP_P), min_p=of(MIN_P), seed=number * 10**15, position=number + 7,
-        random=[0], filtered=[0] if filtered else [], penalties=penalties if penalised else None,
+        temperature=of(TEMPERATURE), top_k=of([float(k) for k in TOP_K]).long(), top_p=of(TOP_P), min_p=of(MIN_P),
+        seed=number * 10**15, position=number + 7, random=[0], filtered=[0] if filtered else [], penalties=penalties if penalised else None,
         logprob_rows=list(range(len(rows))), logprob_counts=[5] * len(rows),
     )  # fmt: skip
 
@@ -50,7 +52,8 @@ def test_a_row_is_the_same_in_any_batch(vocab: int) -> None:
 
     whole = ask(list(range(ROWS)), True)
     plain = [row for row in range(ROWS) if row % 5 in (0, 1)]
-    cases = [*(([row], True) for row in range(7)), (list(range(ROWS))[::-1], True), (list(range(3, 9)), True), (plain, False), ([1], False), ([0], False)]
+    filtered_cases = [*([row] for row in range(7)), list(range(ROWS))[::-1], list(range(3, 9))]
+    cases = [*((rows, True) for rows in filtered_cases), *((rows, False) for rows in (plain, [1], [0]))]
     for rows, filtered in cases:
         for found, expected in zip(ask(rows, filtered), whole, strict=True):
             assert torch.equal(found, expected[torch.tensor(rows, device=DEVICE)]), (rows, filtered)
@@ -76,7 +79,7 @@ def test_tokens_are_those_of_the_reference() -> None:
     rows, logits = list(range(10)), torch.randn(10, 3000) * 3
     found = sample(logits.to(DEVICE), batch_of(rows, 3000, True))
     batch = batch_of(rows, 3000, True)
-    on_cpu = {key: value.cpu() for key, value in vars(batch).items() if isinstance(value, Tensor)}
+    on_cpu: dict[str, Any] = {key: value.cpu() for key, value in vars(batch).items() if isinstance(value, Tensor)}
     penalties = Penalties(**{key: value.cpu() for key, value in vars(batch.penalties).items()})
     random = [row for row in rows if TEMPERATURE[row % 5] > 0]
     filtered = [row for row in random if row % 5 in (2, 3, 4)]

@@ -38,7 +38,8 @@ def subject(size: Size, vocab: int, **sampling: float) -> Row:
 
 def company(size: Size, vocab: int, first: int = 1) -> list[Row]:
     """Other rows: greedy, drawn, filtered, with penalties, by turns."""
-    kinds: list[dict[str, float]] = [{}, {"temperature": 0.9}, {"temperature": 1.1, "top_k": 20, "top_p": 0.9}, {"temperature": 0.7, "frequency": 0.3}]
+    filtered = {"temperature": 1.1, "top_k": 20, "top_p": 0.9}
+    kinds: list[dict[str, float]] = [{}, {"temperature": 0.9}, filtered, {"temperature": 0.7, "frequency": 0.3}]
     return [
         Row(
             slot=slot, prompt=prompt_of(slot, 1 + slot * 13 % (size.prompt + 20), vocab), seed=slot,
@@ -118,9 +119,10 @@ def scenarios(size: Size, vocab: int, plain: Bits, row: Row) -> Iterator[tuple[s
             yield f"beside {count}", accompanied(row, others[:count], size.tokens), 0
     yield "chunks beside all", accompanied(row, others, size.tokens, range(3, size.prompt, 7)), 0
     yield "cached prefix", shared(row, others, size.tokens, (size.prompt - 1) // 16), 0
+    cuts = [5, size.prompt, size.prompt + 1]
     for done in (1, size.tokens // 2, size.tokens - 2):
         yield f"again alone after {done}", resumed(row, tokens[:done], [], size.tokens, []), done
-        yield f"again in pieces beside some after {done}", resumed(row, tokens[:done], others[:9], size.tokens, [5, size.prompt, size.prompt + 1]), done
+        yield f"again in pieces beside some after {done}", resumed(row, tokens[:done], others[:9], size.tokens, cuts), done
 
 
 def differing(play: Play, size: Size, vocab: int, row: Row) -> list[str]:

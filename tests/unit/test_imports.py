@@ -28,8 +28,8 @@ HELP_CPU_SECONDS = 0.3
 SLOW_MACHINE = 3.0
 
 ENGINE = (
-    "--chunk-tokens --device --dtype --dummy-weights --gpu-memory-utilization --json --kv-dtype --kv-tokens --max-context --max-slots "
-    "--max-step-tokens --model --model-shape --run-ahead --runs --threads --trace --weights"
+    "--chunk-tokens --deterministic --device --dtype --dummy-weights --gpu-memory-utilization --json --kv-dtype --kv-tokens --max-context "
+    "--max-slots --max-step-tokens --model --model-shape --run-ahead --runs --threads --trace --weights"
 )
 SAMPLING = "--max-tokens --min-p --port --seed --stop --system --temperature --top-k --top-p --url"
 CLI = {
@@ -44,13 +44,14 @@ CLI = {
     "bench scheduler": "--json --no-growth --rows --run-ahead --steps",
     "bench single": ENGINE,
     "bench serve": (
-        "--chunk-tokens --concurrency --device --dtype --dummy-weights --frontends --gpu-memory-utilization --json --kv-dtype --kv-tokens "
-        "--max-context --max-slots --max-step-tokens --max-tokens --model --model-shape --paced --port --prompt-tokens --rate --requests --run-ahead "
+        "--chunk-tokens --concurrency --deterministic --device --dtype --dummy-weights --frontends --gpu-memory-utilization --json --kv-dtype "
+        "--kv-tokens --max-context --max-slots --max-step-tokens --max-tokens --model --model-shape --paced --port --prompt-tokens --rate "
+        "--requests --run-ahead "
         "--runs --seed --start --start-args --streams --threads --timeout --tokenizers --trace --url --weights --workload"
     ),
     "chat": SAMPLING,
     "cluster start": (
-        "--access-log --api-keys --block-size --chat-template --chunk-tokens --cors-origin --detach --device --dtype --dummy-weights "
+        "--access-log --api-keys --block-size --chat-template --chunk-tokens --cors-origin --detach --deterministic --device --dtype --dummy-weights "
         "--frontends --generation-config --gpu-memory-utilization --hang-timeout --host --kv-dtype --kv-tokens --log-format "
         "--log-level --max-connections --max-context --max-queue --max-queue-tokens --max-slots --max-step-tokens --model "
         "--otlp-endpoint --port --prefix-cache --record --record-tokens --run-ahead --served-model-name --startup-timeout "

@@ -19,7 +19,7 @@ START_OPTIONS = {
     *("--max-slots", "--max-step-tokens", "--chunk-tokens", "--max-context", "--max-queue", "--chat-template", "--dummy-weights", "--tokenizers"),
     *("--frontends", "--log-level", "--startup-timeout", "--gpu-memory-utilization", "--hang-timeout", "-h", "--help"),
     *("--max-queue-tokens", "--run-ahead", "--prefix-cache", "--target-itl", "--record", "--record-tokens"),
-    *("--generation-config", "--kv-dtype", "--weights", "--trace", "--access-log", "--log-format", "--otlp-endpoint"),
+    *("--generation-config", "--kv-dtype", "--weights", "--trace", "--access-log", "--log-format", "--otlp-endpoint", "--deterministic"),
     *("--api-keys", "--tls-cert", "--tls-key", "--cors-origin", "--max-connections"),
 }
 
@@ -88,6 +88,8 @@ def test_values_out_of_bounds(option: str, value: str, message: str, capsys: pyt
         (["--trace", __file__], "a trace is never written over"),
         (["--record-tokens"], "name its file with --record FILE"),
         (["--weights", "fp8"], "--weights fp8 needs a GPU"),
+        (["--deterministic"], "--deterministic needs a GPU"),
+        (["--weights", "fp8", "--device", "cuda", "--deterministic"], "--deterministic has no products with FP8 weights"),
         (["--weights", "fp8", "--device", "cuda", "--dtype", "float32"], "--weights fp8 computes in bfloat16"),
     ],
 )
