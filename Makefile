@@ -17,7 +17,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install
 
-.PHONY: serve test lint types tests tests-code tests-processes tests-slow tests-slow-code tests-slow-processes audit wheel clean
+.PHONY: serve test lint types tests tests-code tests-contract tests-system tests-slow tests-slow-code tests-slow-contract tests-slow-system audit wheel clean
 .DELETE_ON_ERROR:
 ifndef PARTS
 .NOTPARALLEL:
@@ -39,15 +39,16 @@ types: $(VENV)/.dev-installed
 # The scheduler and the messages are tested under branch coverage, which must be whole; with PYTEST_ARGS there is one plain run.
 COVERING := $(filter-out %/test_scheduler_speed.py,$(wildcard $(addprefix tests/unit/test_,scheduler_*.py messages_*.py frontend_peers.py rec*.py replay.py prefix_model.py)))
 
-# Two runs at once: what mostly computes, and what mostly waits for processes. They print when they end. A GPU is for one at a time.
-JOBS ?= $(if $(wildcard /dev/nvidia0),1,2)
+# Three runs at once: what mostly computes, and two halves of what mostly waits for processes. They print when they end. A GPU is for one at a time.
+JOBS ?= $(if $(wildcard /dev/nvidia0),1,3)
 PYTEST := $(BIN)/python -m pytest
-PROCESSES := tests/contract tests/system
+CONTRACT := tests/contract $(wildcard tests/system/test_cases*.py)
+SYSTEM := $(filter-out $(CONTRACT),$(wildcard tests/system/test_*.py))
 AT_ONCE := @$(MAKE) --no-print-directory --jobs=$(JOBS) --output-sync=target PARTS=yes
 
 tests: $(VENV)/.dev-installed
 ifeq ($(PYTEST_ARGS),)
-	$(AT_ONCE) tests-processes tests-code
+	$(AT_ONCE) tests-system tests-contract tests-code
 else
 	$(PYTEST) -m "not slow" $(PYTEST_ARGS)
 endif
@@ -55,23 +56,29 @@ endif
 tests-code:
 	$(BIN)/coverage run -m pytest -m "not slow" $(COVERING)
 	$(BIN)/coverage report
-	$(PYTEST) -m "not slow" $(addprefix --ignore=,$(COVERING) $(PROCESSES))
+	$(PYTEST) -m "not slow" $(addprefix --ignore=,$(COVERING) tests/contract tests/system)
 
-tests-processes:
-	$(PYTEST) -m "not slow" $(PROCESSES)
+tests-contract:
+	$(PYTEST) -m "not slow" $(CONTRACT)
+
+tests-system:
+	$(PYTEST) -m "not slow" $(SYSTEM)
 
 tests-slow: $(VENV)/.dev-installed
 ifeq ($(PYTEST_ARGS),)
-	$(AT_ONCE) tests-slow-processes tests-slow-code
+	$(AT_ONCE) tests-slow-system tests-slow-contract tests-slow-code
 else
 	$(PYTEST) -m slow $(PYTEST_ARGS) || test $$? -eq 5  # 5: none selected
 endif
 
 tests-slow-code:
-	$(PYTEST) -m slow $(addprefix --ignore=,$(PROCESSES))
+	$(PYTEST) -m slow --ignore=tests/contract --ignore=tests/system
 
-tests-slow-processes:
-	$(PYTEST) -m slow $(PROCESSES)
+tests-slow-contract:
+	$(PYTEST) -m slow $(CONTRACT)
+
+tests-slow-system:
+	$(PYTEST) -m slow $(SYSTEM)
 
 audit: $(BIN)/python
 	@.ci/audit

@@ -73,7 +73,7 @@ class Breaking:
         self._submit(plan, queued)
 
     def reset(self) -> None:
-        if torch.cuda.is_available():
+        if self._engine.cache.k.device.type == "cuda":
             torch.cuda.set_per_process_memory_fraction(1.0)
         self._reset()
 
@@ -84,7 +84,7 @@ class Breaking:
         raise DeviceError("CUDA error: an illegal memory access was encountered")
 
     def _memory(self) -> None:
-        if not torch.cuda.is_available():
+        if self._engine.cache.k.device.type == "cpu":
             self._engine._reader.limit(self._engine.max_step_tokens // 2)
             raise StepError(f"no memory for it; from now on steps have at most {self._engine.max_step_tokens} tokens: out of memory")
         torch.cuda.synchronize()

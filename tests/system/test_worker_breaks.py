@@ -9,6 +9,7 @@ import pytest
 from tests.support.cluster import ROOT, Cluster, running_cluster
 from tests.support.completions import complete, open_session
 from tests.support.devices import CLUSTERS, on_gpu
+from tests.support.waiting import wait_until
 
 SCRIPT = ROOT / "tests" / "support" / "launch_broken.py"
 DEVICES = ["cpu", pytest.param("cuda", marks=on_gpu)]
@@ -54,7 +55,7 @@ def test_a_device_that_fails(models: Path, broken: Path, monkeypatch: pytest.Mon
         assert message in log
         assert "worker0 died (exit code 1); starting it again" in log
         assert "Traceback" not in log
-        assert cluster.state().ready
+        wait_until(lambda: cluster.state().ready)  # a report comes every half second
         assert asyncio.run(ask(cluster)) == interrupted
 
 

@@ -39,6 +39,7 @@ def make_resident(
     torch.cuda.synchronize(device)  # the weights were made on the default stream
     torch.cuda.set_stream(torch.cuda.Stream(device))
     share = args.gpu_memory_utilization
+    open_matrix_library(share)
     settle_keys()
 
     def measured(tokens: int) -> Budget:
@@ -53,6 +54,16 @@ def make_resident(
     engine.begin()
     triton.knobs.compilation.listener = _tell_late
     return engine
+
+
+def open_matrix_library(share: float) -> None:
+    """Have cuBLAS take its memory before the dry runs, whose want of it would not look like one of memory. Raises PoolError."""
+    try:
+        torch.cuda.current_blas_handle()
+    except RuntimeError as error:
+        if "ALLOC_FAILED" not in str(error):
+            raise
+        raise PoolError(no_room("the matrix library", share)) from None
 
 
 def _tell_late(*, src: Any, times: Any, cache_hit: bool, **more: object) -> None:
