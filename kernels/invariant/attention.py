@@ -15,10 +15,10 @@ from kernels.prefill_attention import prefill
 from kernels.rope_kv import Settings as RopeSettings
 from kernels.rope_kv import rope_kv
 
-TILE, STAGES, ROW_STAGES = 64, 4, 3
-"""Keys of a tile in both kernels, and tiles in shared memory."""
-PLAIN = PlainSettings(tile=TILE, warps=4, stages=2)
-PLAIN_WIDE = PlainSettings(tile=32, warps=8, stages=2)
+TILE, STAGES = 64, 4
+"""Keys of a tile in both kernels, and tiles in shared memory for chunks."""
+PLAIN = PlainSettings(tile=TILE, warps=4, stages=2, one_loop=True)
+PLAIN_WIDE = PlainSettings(tile=32, warps=8, stages=2, one_loop=True)
 """For elements of two bytes or fewer, and of four."""
 ROPE = RopeSettings(8, 4)
 """One layout of the norms' sums."""
@@ -63,4 +63,5 @@ def rope_attend(
     if batch.shares is None:
         _chunks(q_THD, k_cache, v_cache, batch, _single_tiles(batch), scale, out_THD)
         return
-    attend_rows(q_THD[rows], k_cache, v_cache, batch.table, batch.shares.words, scale, out_THD[rows], TILE, ROW_STAGES, True)
+    stages = 2 if k_cache.shape[3] > 64 else 3  # measured best, and no part of the result
+    attend_rows(q_THD[rows], k_cache, v_cache, batch.table, batch.shares.words, scale, out_THD[rows], TILE, stages, True)

@@ -147,23 +147,36 @@ def fits(x_TM: Tensor, weight: Tensor) -> bool:
     )  # fmt: skip
 
 
-def settings_for(rows: int, columns: int, depth: int, gated: bool) -> Settings:
-    """Settings for the product of `rows` rows with [columns, depth], twice the columns if gated."""
-    if rows <= LOW:
-        if gated:
-            return Settings(LOW, 64 if columns > 4096 else 32, 128, 4)
-        if columns > 2048:
-            return Settings(LOW, 64 if columns > 8192 else 32, 128, 4)
-        return Settings(LOW, 16, 128, 8)
-    if rows <= 2 * TALL:
-        if gated:
-            return Settings(TALL, 64, 128, 3)
-        if columns > 16_384:
-            return Settings(TALL, 128, 64, 4)
-        return Settings(TALL, 64, 128, 4) if columns > 2048 else Settings(LOW, 32, 128, 8 if depth > 2048 else 6)
+WAVE = 132
+"""Programs that an H200 runs at one time."""
+GATED = Settings(64, 64, 128, 4), Settings(128, 64, 64, 4), Settings(128, 128, 64, 4)
+PLAIN = Settings(64, 32, 128, 6), Settings(64, 64, 128, 4), Settings(128, 64, 128, 4), Settings(128, 128, 64, 4)
+WIDE, SHORT = 16_384, 1024
+
+
+def _for_few(columns: int, gated: bool) -> Settings:
+    """For as many rows as lie in one tile."""
     if gated:
-        return Settings(TALL, 64 if rows <= 1024 else 128, 64, 4)
-    return Settings(TALL, 128 if rows * columns <= 1 << 21 else 256, 64, 4)
+        return Settings(LOW, 64 if columns > 4096 else 32, 128, 4)
+    if columns <= 2048:
+        return Settings(LOW, 16, 256, 4)
+    if columns <= 32 * WAVE:
+        return Settings(LOW, 32, 128, 6)
+    return Settings(LOW, 32, 128, 4) if columns <= WIDE else Settings(LOW, 64, 64, 6)
+
+
+def settings_for(rows: int, columns: int, depth: int, gated: bool) -> Settings:
+    """Settings for the product of `rows` rows with [columns, depth], twice the columns if gated: the smallest tiles of one wave (bench/GPU.md)."""
+    if rows <= LOW:
+        return _for_few(columns, gated)
+    for settings in GATED if gated else PLAIN:
+        if cdiv(rows, settings.rows) * cdiv(columns, settings.columns) <= WAVE:
+            return settings
+    if gated or (rows <= TALL and columns > WIDE):
+        return Settings(TALL, 128, 64, 4)
+    if columns > WIDE:
+        return Settings(2 * TALL, 128, 64, 4)
+    return Settings(TALL, 128, 64, 3) if depth <= SHORT else Settings(TALL, 256, 64, 4)
 
 
 def product(
