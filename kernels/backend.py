@@ -1,9 +1,11 @@
 """Which kernels run on which device. A device set has the members of `Reference`, with the same signatures."""
 
+import os
 from typing import Any
 
 import torch
 
+from kernels.native import build
 from kernels.quantised import quant_linear
 from kernels.reference import attention, bias, decode_row, embedding, fp8, linear, mlp, norm, products, resident, rope, rope_kv, sampling
 
@@ -50,7 +52,7 @@ def kernels_for(device: torch.device, deterministic: bool = False) -> Kernels:
     """
     if device.type == "cpu":
         if deterministic:
-            raise ValueError("--deterministic needs a GPU (--device cuda): on a CPU only the products with quantised weights have one order so far")
+            return _in_order()
         return Reference
     if device.type == "cuda":  # Triton need not exist where only the CPU is used
         if deterministic:
@@ -61,3 +63,13 @@ def kernels_for(device: torch.device, deterministic: bool = False) -> Kernels:
 
         return Triton
     raise ValueError(f"no kernels for device {device}; use cpu or cuda")
+
+
+def _in_order() -> Kernels:
+    """The set for a CPU that is deterministic."""
+    if build.library() is None:
+        reason = f"{build.SWITCH}=0 turns it off" if os.environ.get(build.SWITCH) == "0" else "see the log; for example: apt install gcc libc6-dev"
+        raise ValueError(f"--deterministic on a CPU needs the kernel that is compiled at the start: {reason}")
+    from kernels.invariant_host_set import InvariantHost
+
+    return InvariantHost

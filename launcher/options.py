@@ -61,8 +61,8 @@ def add_formats(add: Callable[..., Any]) -> None:
 
 def check_formats(args: argparse.Namespace) -> None:
     """Raises LauncherError for formats that the device cannot compute in, as far as that is known without looking at it."""
-    if args.deterministic and args.device == "cpu":
-        raise LauncherError("--deterministic needs a GPU (--device cuda)", 2)
+    if args.deterministic and args.device == "cpu" and (args.dtype == "bfloat16" or args.kv_dtype not in ("auto", "float32")):
+        raise LauncherError("--deterministic on a CPU computes in float32 and keeps keys and values so: leave out --dtype and --kv-dtype", 2)
     if args.weights != "fp8":
         return
     if args.deterministic:

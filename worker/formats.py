@@ -48,6 +48,12 @@ def resolve_weights(name: str, dtype: torch.dtype, device: torch.device = CPU, d
     return True
 
 
+def check_deterministic(dtype: torch.dtype, kv_dtype: torch.dtype, device: torch.device) -> None:
+    """Raises ValueError when a device has no kernels of one order for these types."""
+    if device.type == "cpu" and (dtype, kv_dtype) != (torch.float32, torch.float32):
+        raise ValueError("--deterministic on a CPU computes in float32 and keeps keys and values so: leave out --dtype and --kv-dtype")
+
+
 def _require_fp8(flag: str, device: torch.device) -> None:
     """A CPU converts by table or arithmetic; a GPU must have the instructions."""
     if device.type != "cuda":

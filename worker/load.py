@@ -21,7 +21,7 @@ from worker.bandwidth import copy_bandwidth
 from worker.compilers import Compilers
 from worker.decoder import Decoder
 from worker.engine import StepEngine
-from worker.formats import resolve_dtype, resolve_kv_dtype, resolve_weights
+from worker.formats import check_deterministic, resolve_dtype, resolve_kv_dtype, resolve_weights
 from worker.memory import PoolError, make_cache
 from worker.step import Engine
 from worker.weights import Read, ReadRaw, build_decoder, dummy_reader, to_tensor
@@ -137,7 +137,10 @@ def load_model(args: WorkerArgs, reporter: Reporter, stopping: Callable[[], bool
     if args.block_size < 1 or args.max_slots < 1 or args.max_step_tokens < 1:
         raise ValueError("block_size, max_slots and max_step_tokens must be at least 1")
     device = _device(args.device)
-    kv_dtype = resolve_kv_dtype(args.kv_dtype, resolve_dtype(args.dtype, device), device)
+    dtype = resolve_dtype(args.dtype, device)
+    kv_dtype = resolve_kv_dtype(args.kv_dtype, dtype, device)
+    if args.deterministic:
+        check_deterministic(dtype, kv_dtype, device)
     config = _config(args)
     log.info(
         "%s: %d layers, hidden %d, %d/%d heads of %d, vocabulary %d, context %d, rope %s with theta %g",

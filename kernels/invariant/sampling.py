@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from kernels import sampling
+from kernels.invariant.ranking import largest
 from kernels.reference.sampling import Sampled, SamplingBatch
 
 ALIGNED = 4
@@ -33,8 +34,5 @@ def score(logits_NV: Tensor, token: Tensor, most: int) -> tuple[Tensor, Tensor, 
     wide = logits_NV.new_full((count, -(-vocab // ALIGNED) * ALIGNED), -torch.inf, dtype=torch.float32)
     wide[:, :vocab] = logits_NV
     values = torch.log_softmax(wide, -1)[:, :vocab]
-    bits = values.contiguous().view(torch.int32)
-    order = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).long() << 32
-    keys = torch.topk(order + torch.arange(vocab - 1, -1, -1, device=order.device), min(most, vocab), sorted=True).values
-    top_ids = vocab - 1 - (keys & 0xFFFFFFFF)
+    top_ids = largest(values, most)
     return values.gather(1, token[:, None]).squeeze(1), values.gather(1, top_ids), top_ids

@@ -10,13 +10,12 @@
  *   KIND8    32 x 16 signed bytes.  value = scale * code
  *   KIND8S   the same with 16 x 16 bytes: groups of 16.
  *   KINDF    no groups: 16 values (float32) for each of K.
- *
- * Vectors are those of GCC and clang: 16 lanes with AVX-512, 8 with AVX2, else 4 (SSE2, NEON).
  */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <omp.h>
+#include "lanes.h"
 
 #define PANEL 16
 #define KIND4 0
@@ -26,31 +25,11 @@
 #define BLOCK 256 /* of K, when the codes of a panel are widened for many rows of x: 16 KiB, half of the smallest L1 cache */
 
 #if defined(__AVX512F__)
-#include <immintrin.h>
-#define LANES 16
 #define DIRECT_ROWS 8
 #define TILE_ROWS 8
-#elif defined(__AVX2__) && defined(__FMA__)
-#include <immintrin.h>
-#define LANES 8
+#else
 #define DIRECT_ROWS 4
 #define TILE_ROWS 4
-#else
-#define LANES 4
-#define DIRECT_ROWS 4
-#define TILE_ROWS 4
-#endif
-
-typedef float vf __attribute__((vector_size(4 * LANES), may_alias));
-typedef float vu __attribute__((vector_size(4 * LANES), may_alias, aligned(4)));
-typedef int32_t vi __attribute__((vector_size(4 * LANES), may_alias));
-typedef int8_t vb __attribute__((vector_size(LANES), may_alias));
-
-#define INLINE static inline __attribute__((always_inline))
-#if defined(__clang__)
-#define UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define UNROLL _Pragma("GCC unroll 32")
 #endif
 
 INLINE int group_size(int kind) { return kind == KIND8S ? 16 : 32; }

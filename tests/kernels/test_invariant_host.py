@@ -1,0 +1,115 @@
+"""`--deterministic` on a CPU: a request gets the same tokens and the same bits of logprobs alone, in any company, in any pieces; close to float64."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from msgspec.structs import replace
+
+from checkpoint.structs import ModelConfig
+from kernels.backend import kernels_for
+from kernels.native import build, rows
+from kernels.quantised import dense_linear
+from tests.kernels.test_resident_families import FAMILIES
+from tests.kernels.test_triton_attention import dense
+from tests.support.engines import make_engine, poison
+from tests.support.invariance import Play, Size, differing, subject
+from tests.support.resident import random_decoder
+from worker.memory import allocate
+from worker.step import Engine
+
+pytestmark = pytest.mark.skipif(build.library() is None, reason="needs a C compiler")
+SIZE = Size(rows=17, blocks=4, prompt=37, tokens=24)
+CPU = torch.device("cpu")
+SMALL: dict[str, Any] = {"hidden": 48, "mlp": 88, "layers": 2, "vocab": 300}
+CONFIGS: dict[str, ModelConfig] = {
+    "qwen3": replace(FAMILIES["qwen3"], **SMALL, head_dim=40),
+    "qwen2-bias": replace(FAMILIES["qwen2"], **SMALL),
+    "mistral-window": replace(FAMILIES["mistral"], **SMALL, window=21, window_layers=[True, False]),
+}
+
+
+def playing(engine: Engine) -> Play:
+    """Every session begins with a pool full of NaN."""
+
+    def play(plans: Any) -> list[Any]:
+        engine.reset()
+        poison(engine)
+        return [engine.run(plan) for plan in plans]
+
+    return play
+
+
+@pytest.fixture(autouse=True)
+def two_threads() -> Any:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("sampling", [{}, {"top_k": 20, "top_p": 0.9}], ids=["drawn", "filtered"])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_the_same_bits(name: str, sampling: dict[str, float]) -> None:
+    config, kernels = CONFIGS[name], kernels_for(CPU, deterministic=True)
+    cache = allocate(config, torch.float32, SIZE.rows * SIZE.blocks, 16)
+    engine = Engine(random_decoder(config, CPU, kernels=kernels), cache, kernels, SIZE.rows, 32, 8192)
+    assert differing(playing(engine), SIZE, config.vocab, subject(SIZE, config.vocab, **sampling)) == []
+
+
+def test_the_same_bits_of_packed_matrices(models: Path) -> None:
+    engine = make_engine(models / "rand-byte", threads=2, deterministic=True, max_slots=SIZE.rows, kv_tokens=SIZE.rows * SIZE.blocks * 16)
+    assert differing(playing(engine), SIZE, engine.config.vocab, subject(SIZE, engine.config.vocab)) == []
+
+
+def test_without_the_flag_bits_differ() -> None:
+    """Or the tests above would show nothing."""
+    config, kernels = CONFIGS["qwen3"], kernels_for(CPU)
+    cache = allocate(config, torch.float32, SIZE.rows * SIZE.blocks, 16)
+    engine = Engine(random_decoder(config, CPU), cache, kernels, SIZE.rows, 32, 8192)
+    assert differing(playing(engine), SIZE, config.vocab, subject(SIZE, config.vocab)) != []
+
+
+@pytest.mark.parametrize(("depth", "columns"), [(88, 40), (33, 7), (600, 65)], ids=str)
+def test_a_product_is_the_same_for_any_number_of_rows(depth: int, columns: int) -> None:
+    torch.manual_seed(depth)
+    x, weight, bias = torch.randn(101, depth), torch.randn(columns, depth), torch.randn(columns)
+    product = dense_linear(weight, bias)
+    whole = product(x)
+    torch.testing.assert_close(whole, (x.double() @ weight.double().T + bias).float(), atol=1e-4, rtol=1e-5)
+    for count in (1, 2, 3, 4, 5, 7, 8, 9, 47, 48, 49):
+        assert torch.equal(product(x[3 : 3 + count]), whole[3 : 3 + count])
+
+
+@pytest.mark.parametrize("size", [1, 7, 40, 576])
+def test_norm_and_gate_are_close(size: int) -> None:
+    torch.manual_seed(size)
+    x, weight = torch.randn(9, 2 * size) * 20, torch.randn(2 * size)
+    torch.testing.assert_close(rows.rms_norm(x, weight, 1e-6), torch.nn.functional.rms_norm(x, weight.shape, weight, 1e-6), atol=1e-6, rtol=2e-6)
+    gate, up = x.double().chunk(2, -1)
+    expected = (torch.nn.functional.silu(gate) * up).float()
+    torch.testing.assert_close(rows.silu_mul(x), expected, atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(4, 2, 16, None), (9, 3, 40, None), (2, 1, 128, 50), (6, 2, 7, 16)], ids=str)
+def test_attention_is_close(shape: tuple[int, int, int, int | None]) -> None:
+    heads, kv_heads, size, window = shape
+    torch.manual_seed(size)
+    k_cache, v_cache = torch.full((8, kv_heads, 16, size), torch.nan), torch.full((8, kv_heads, 16, size), torch.nan)
+    table = torch.tensor([[0, 0, 0, 0, 0], [5, 2, 7, 0, 3]])
+    q, k, v = torch.randn(75, heads, size), torch.randn(75, kv_heads, size), torch.randn(75, kv_heads, size)
+    for position in range(75):
+        k_cache[table[1, position // 16], :, position % 16] = k[position]
+        v_cache[table[1, position // 16], :, position % 16] = v[position]
+    found = rows.attend(q, k_cache, v_cache, table, torch.ones(75, dtype=torch.int64), torch.arange(75), window, size**-0.5)
+    torch.testing.assert_close(found, dense(q.double(), k, v, 0, size**-0.5, window).float(), atol=2e-6, rtol=1e-5)
+
+
+def test_what_it_cannot_do_is_refused(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for changes in ({"dtype": "bfloat16"}, {"kv_dtype": "fp8"}):
+        with pytest.raises(ValueError, match="computes in float32 and keeps keys and values so"):
+            make_engine(models / "rand-byte", deterministic=True, **changes)
+    monkeypatch.setattr(build, "library", lambda: None)
+    with pytest.raises(ValueError, match="needs the kernel that is compiled"):
+        make_engine(models / "rand-byte", deterministic=True)
