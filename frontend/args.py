@@ -14,6 +14,10 @@ class FrontendArgs(ProcessArgs, frozen=True, kw_only=True):
 
     `peers`: names of other frontends on the same port; the kernel deals the connections out. `access_log`: a file to append to, or "" for the open
     descriptor `access_fd`; None for no such log. `log_format`: see `frontend.access_line`. `otlp_endpoint`: where spans go.
+
+    `most_held`: sequences that wait here at once while there is no way to a scheduler, or another model is loaded.
+
+    `keeper`: which frontend has the journal of background responses; "" for none. `journal`: its file, told to that one alone.
     """
 
     host: str
@@ -37,3 +41,6 @@ class FrontendArgs(ProcessArgs, frozen=True, kw_only=True):
     access_fd: int = -1
     log_format: str = "json"
     otlp_endpoint: str | None = None
+    most_held: int = 1024
+    keeper: str = ""
+    journal: str | None = None

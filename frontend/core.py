@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from aiohttp import HttpVersion11, web
 
 from frontend.access import Access
+from frontend.admitted import Admitted
 from frontend.args import FrontendArgs
 from frontend.cluster import ClusterView
 from frontend.compression import IDENTITY, content_encoding, inflate
@@ -16,6 +17,7 @@ from frontend.metrics import Metrics
 from frontend.peers import Peers
 from frontend.record import Watcher
 from frontend.register import Register
+from frontend.responses.desk import Desk
 
 LONG_BODY_BYTES = 1 << 20
 
@@ -31,11 +33,13 @@ class Core:
     access: Access = field(default_factory=Access)
     cors: Cors = field(default_factory=Cors)
     watchers: tuple[Watcher, ...] = ()
+    admitted: Admitted = field(default_factory=Admitted)
+    responses: Desk = field(default_factory=Desk)
 
     def check_model(self, name: str | None) -> None:
         """A request without a model gets the served one. Raises ApiError 404 for any other name."""
-        if name is not None and name != self.args.model_name:
-            raise ApiError(404, "model_not_found", f"The model {name[:128]!r} does not exist; this server has {self.args.model_name!r}.", "model")
+        if name is not None and name not in self.view.models:
+            raise ApiError(404, "model_not_found", f"The model {name[:128]!r} does not exist; this server has {self.view.model!r}.", "model")
 
 
 def check_head(request: web.Request, limit: int) -> str:

@@ -43,6 +43,10 @@ class ApiError(Exception):
             retry = 1.0
         return cls(problem.status, problem.code, problem.message, problem.param, retry)
 
+    def problem(self) -> Problem:
+        """What `of` makes this error of."""
+        return Problem(status=self.status, code=self.code or "", message=self.message, param=self.param, retry_after=self.retry_after)
+
     def detail(self) -> ErrorDetail:
         return ErrorDetail(self.message, error_type(self.status), self.param, self.code)
 

@@ -83,6 +83,9 @@ class Boundary:
         """Signal handler: runs before the headers of a response go out."""
         set_headers(request, response)
         self._core.cors.mark(request, response)
+        if self._core.view.leaving:
+            response.force_close()
+            response.headers["Connection"] = "close"
 
     async def _answered(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         try:

@@ -25,19 +25,20 @@ _MARK = "\ue000"
 
 
 class EventStream:
-    """The answer to one request with `choices` sequences. The parts of its chunks that never change are encoded once."""
+    """The answer to one request with `choices` sequences. The parts of its chunks that never change are encoded once, when the first one is there:
+    until then another model may have come in the place of the one that was to answer."""
 
-    def __init__(self, model: str, http: web.Request, entry: Entry, shapes: Answer, choices: int, options: StreamOptions) -> None:
+    def __init__(self, http: web.Request, entry: Entry, shapes: Answer, choices: int, options: StreamOptions) -> None:
         self._http = http
+        self._entry = entry
         self._run = entry.run
         self._shapes = shapes
         self._choices = choices
         self._options = options
-        head = {"id": entry.id, "object": shapes.chunk_object, "created": entry.created, "model": model}
-        self._head = b"data: " + msgspec.json.encode(head)[:-1] + b',"choices":['
+        self._head = b""
         self._tail = b'],"usage":null}\n\n' if options.include_usage else b"]}\n\n"
         self._encode = msgspec.json.Encoder().encode
-        self._around = [] if options.continuous_usage_stats else [self._frame(index) for index in range(choices)]
+        self._around: list[tuple[bytes, bytes]] = []
 
     async def send(self) -> web.StreamResponse:
         """To the end of the request. Raises ApiError when it is refused before anything was sent."""
@@ -46,15 +47,15 @@ class EventStream:
         writer, transport = await response.prepare(self._http), self._http.transport
         if writer is None or transport is None:
             raise ConnectionResetError("the client has gone")
-        output = _Output(transport, response.headers.get("Transfer-Encoding") == "chunked")
-        openings = [self._shapes.opening(index) for index in range(self._choices)]
-        output.write(b"".join(self._event(choice) for choice in openings if choice is not None))
+        output = Output(transport, response.headers.get("Transfer-Encoding") == "chunked")
         self._output, self._run.writer = output, self._write
         try:
             self._write()
             while await self._run.held():
                 await writer.drain()
+                self._begin()
                 output.write(b"".join(self._event(self._shapes.chunk(index, piece)) for index, piece in _merged(self._run.taken())))
+            self._begin()
             last = self._last()
         except ApiError as error:
             last = b"data: " + error.body() + b"\n\n" + _DONE
@@ -69,9 +70,12 @@ class EventStream:
         """Write what has arrived. False when the client has not read what was written before: then nothing is."""
         if self._output.congested:
             return False
+        events = self._run.taken()
+        if events:
+            self._begin()
         encode, around = self._encode, self._around
         parts: list[bytes] = []
-        for index, event in self._run.taken():
+        for index, event in events:
             if around and isinstance(event, str):
                 before, after = around[index]
                 parts += (before, encode(event), after)
@@ -80,6 +84,18 @@ class EventStream:
                 parts.append(self._event(self._shapes.chunk(index, piece)))
         self._output.write(b"".join(parts))
         return True
+
+    def _begin(self) -> None:
+        """Before the first chunk: what all of them have, and those that open each choice."""
+        if self._head:
+            return
+        entry, run = self._entry, self._run
+        head = {"id": entry.id, "object": self._shapes.chunk_object, "created": entry.created, "model": run.model}
+        self._head = b"data: " + msgspec.json.encode(head)[:-1] + b',"choices":['
+        if not self._options.continuous_usage_stats:
+            self._around = [self._frame(index) for index in range(self._choices)]
+        openings = [self._shapes.opening(index) for index in range(self._choices)]
+        self._output.write(b"".join(self._event(choice) for choice in openings if choice is not None))
 
     def _frame(self, index: int) -> tuple[bytes, bytes]:
         """What stands before and after the text in a chunk of nothing else."""
@@ -97,7 +113,7 @@ class EventStream:
         return self._head + b'],"usage":' + self._encode(usage(self._run)) + b"}\n\n" + _DONE
 
 
-class _Output:
+class Output:
     """Writing to a connection at once, past the response, whose writing is a coroutine. Its writer's `drain` waits until all was sent.
 
     `sent` counts the bytes of data."""

@@ -9,7 +9,7 @@ import contextlib
 import time
 from array import array
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import msgspec
 
@@ -28,7 +28,11 @@ Event = tuple[int, str | TextDelta | Ended]
 """The index of a choice and what came for it: text alone, or a message that says more."""
 Question = Tokenize | Detokenize | Explain
 Answer = Tokenized | Detokenized | Explained
+M = TypeVar("M")
+Make = Callable[[], M]
 
+UNDECIDED = -1
+"""Of a request that came while another model is loaded: it is made for whatever serves then."""
 ABORT, ERROR, REFUSED = "abort", "error", "refused"
 OVERLOADED = Problem(status=503, code="overloaded", message="The server is overloaded; try again soon.", retry_after=2.0)
 
@@ -73,12 +77,16 @@ class Sequence:
 
 
 class Group:
-    """The sequences that share one prompt, and the prompt's numbers once known. `request`: as it was first sent; `counted`: it is in the metrics."""
+    """The sequences that share one prompt, and the prompt's numbers once known. `request`: as it was first sent; `counted`: it is in the metrics.
 
-    __slots__ = ("cached_tokens", "counted", "prompt_tokens", "request", "sequences")
+    `make` makes the request for the model that is served when it is called. Raises ApiError when that is not what was asked for.
+    """
 
-    def __init__(self, request: Generate) -> None:
+    __slots__ = ("cached_tokens", "counted", "make", "prompt_tokens", "request", "sequences")
+
+    def __init__(self, request: Generate, make: "Make[Generate] | None" = None) -> None:
         self.request = request
+        self.make = make or (lambda: request)
         self.sequences: list[Sequence] = []
         self.counted = False
         self.prompt_tokens: int | None = None
@@ -92,11 +100,14 @@ class Run:
     False when it cannot now, and `held` ends then.
 
     `question`: what is asked, in a run that does not generate. `route` is the way it was sent, None while it waits for one; `sent`: it was sent
-    once. `strikes`: how often it was cut off by the death of its tokenizer since something came for it.
+    once. `strikes`: how often it was cut off by the death of its tokenizer since something came for it. `begun`: something was generated. `serving`
+    and `model`: the processes it is for, and what they serve.
     """
 
-    def __init__(self, dispatcher: "Dispatcher", route: Route | None) -> None:
+    def __init__(self, dispatcher: "Dispatcher", route: Route | None, serving: int = 0, model: str = "") -> None:
         self.route = route
+        self.serving, self.model = serving, model
+        self.begun = False
         self.sent = route is not None
         self.strikes = 0
         self.arrived = time.monotonic()
@@ -110,6 +121,7 @@ class Run:
         self._dispatcher = dispatcher
         self._events: list[Event] = []
         self.question: Question | None = None
+        self._make: Make[Question] | None = None
         self._answer: Answer | None = None
         self.problem: Problem | None = None
         self._wake = asyncio.Event()
@@ -132,9 +144,12 @@ class Run:
         """Every sequence has ended well and everything has been taken."""
         return not self.live and not self._events and self.problem is None
 
-    def generate(self, message: Generate) -> None:
-        """Send one prompt, or let it wait for a way; its choices get the next indexes. Raises ApiError 503 when the tokenizer's queue is full."""
-        group = Group(message)
+    def generate(self, message: Generate, make: "Make[Generate] | None" = None) -> None:
+        """Send one prompt, or let it wait for a way; its choices get the next indexes. Raises ApiError 503 when the tokenizer's queue is full.
+
+        `make`: see Group; without it the message is for any model.
+        """
+        group = Group(message, make)
         self.n, self.max_tokens, self.sampling = len(message.keys), message.stop.max_tokens, message.sampling
         first = sum(len(other.sequences) for other in self.groups)
         self.groups.append(group)
@@ -143,9 +158,9 @@ class Run:
             self._dispatcher.remember(sequence)
         self._send(message)
 
-    async def ask(self, message: Question) -> Answer:
-        """Send a question and wait for the answer. Raises ApiError."""
-        self.question = message
+    async def ask(self, message: Question, make: "Make[Question] | None" = None) -> Answer:
+        """Send a question and wait for the answer; `make` as in `generate`. Raises ApiError."""
+        self.question, self._make = message, make
         self._dispatcher.remember(Sequence(message.key, 0, self, None))
         self._send(message)
         while self._answer is None:
@@ -165,6 +180,17 @@ class Run:
             rest = [(number, sequence) for number, sequence in enumerate(group.sequences) if sequence.key in self.live]
             if rest:
                 yield resubmission.again(group.request, rest, self.sent)
+
+    def remake(self, serving: int, model: str) -> None:
+        """Nothing has been generated, and it is to go to other processes: what they are asked is made anew. Raises ApiError."""
+        for group in self.groups:
+            made, request = group.make(), group.request
+            group.request, group.prompt_tokens = msgspec.structs.replace(made, keys=request.keys, seeds=request.seeds), None
+            for sequence in group.sequences:
+                sequence.started, sequence.cached = False, 0
+        if self._make is not None:
+            self.question = self._make()
+        self.serving, self.model = serving, model
 
     async def opened(self, grace: float) -> None:
         """Wait until every prompt was accepted, then up to `grace` seconds for the first event. Raises ApiError if something was refused."""

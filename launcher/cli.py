@@ -2,7 +2,10 @@
 
 import argparse
 import importlib
+import re
 import sys
+from collections.abc import Callable
+from typing import Any
 
 from launcher.errors import LauncherError, program
 from launcher.options import add_formats, device, number, origin, printable, whole
@@ -10,6 +13,8 @@ from launcher.options import add_formats, device, number, origin, printable, who
 VERSION = "0.1.0"
 DEFAULT_MODEL = "smollm2-135m-instruct"
 MODEL_HELP = f"a folder, a .gguf file, a catalogue name (default {DEFAULT_MODEL}) or a hub id that was pulled"
+RELOAD_HELP = "serve another model, or this one with other options; requests wait meanwhile. What is not given stays as it is"
+DEFAULT_NOTE = re.compile(r" \([^()]*\)$")
 Commands = argparse._SubParsersAction  # argparse has no public name for what add_subparsers returns
 
 
@@ -86,39 +91,43 @@ def _command(commands: "Commands[argparse.ArgumentParser]", name: str, module: s
 
 
 def _add_cluster(commands: "Commands[argparse.ArgumentParser]") -> None:
-    cluster = commands.add_parser("cluster", help="start, watch and stop the processes that serve a model")
+    cluster = commands.add_parser("cluster", help="start, watch, change and stop the processes that serve a model")
     actions = cluster.add_subparsers(title="actions", required=True, metavar="ACTION")
     _add_start(_command(actions, "start", "launcher.start", "start a cluster and stay with it, or leave it running with --detach"))
     status = _command(actions, "status", "launcher.status", "show a running cluster (exit code 0: ready, 3: not ready, 1: none runs)", "run_status")
     status.add_argument("--json", action="store_true", help="machine-readable report")
     stop = _command(actions, "stop", "launcher.status", "stop a running cluster in order", "run_stop")
-    stop.add_argument("--timeout", type=number(0, 3600), default=10.0, metavar="S", help="seconds that running requests get to finish (10)")
-    for parser in (status, stop):
+    stop.add_argument("--timeout", type=number(0, 1e6), metavar="S", help="seconds that requests get to finish (10; with --drain no limit)")
+    stop.add_argument("--drain", action="store_true", help="let waiting requests finish too, and refuse new ones with 503 (exit code 3: not all did)")
+    drain = _command(actions, "drain", "launcher.drain", "refuse new requests and let all others finish (exit code 3: not all did)", "run_drain")
+    drain.add_argument("--wait", type=number(0, 1e6), metavar="S", help="seconds to wait for them (as long as they take); draining goes on after it")
+    resume = _command(actions, "resume", "launcher.drain", "take requests again after `cluster drain`", "run_resume")
+    reload = _command(actions, "reload", "launcher.reload", RELOAD_HELP, "run_reload")
+    _add_reload(reload)
+    restart = _command(actions, "restart", "launcher.reload", "start every process again; running requests pause", "run_restart")
+    restart.add_argument("--wait", type=number(0, 1e6), metavar="S", help="seconds until connections that a frontend still has are closed (no limit)")
+    for parser in (status, stop, drain, resume, reload, restart):
         parser.add_argument("--port", type=whole(1, 65535), help="which cluster, when several run")
+
+
+def _add_reload(reload: argparse.ArgumentParser) -> None:
+    def add(*names: str, **how: Any) -> None:
+        reload.add_argument(*names, **{**how, "default": argparse.SUPPRESS, "help": DEFAULT_NOTE.sub("", how["help"])})
+
+    waiting = reload.add_mutually_exclusive_group()
+    waiting.add_argument("--wait", type=number(0, 1e6), metavar="S", help="seconds that running requests get to finish (as long as they take)")
+    waiting.add_argument("--now", action="store_true", help="end running requests at once, with an error")
+    _add_model_options(add, MODEL_HELP.replace(f" (default {DEFAULT_MODEL})", ""))
 
 
 def _add_start(start: argparse.ArgumentParser) -> None:
     add = start.add_argument
-    add("--model", default=DEFAULT_MODEL, metavar="M", help=MODEL_HELP)
-    add("--served-model-name", type=printable, metavar="NAME", help="the model's name in the API (default: from --model)")
+    _add_model_options(add, MODEL_HELP)
     add("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
     add("--port", type=whole(0, 65535), default=8000, help="HTTP port (8000); 0 takes a free one")
     add("--detach", action="store_true", help="return when the cluster is ready and leave it running")
-    add("--device", type=device, default="cpu", help="cpu, or cuda or cuda:N for a GPU (cpu)")
-    add_formats(add)
-    add("--threads", type=whole(0, 4096), default=0, help="CPU threads of the worker, at most the cores there are; 0: all cores")
-    add("--kv-tokens", type=whole(0, 2**31 - 1), default=0, metavar="N", help="tokens of KV memory; 0: a quarter of free memory; all a GPU has left")
-    add("--gpu-memory-utilization", type=number(0.05, 1), default=0.9, metavar="X", help="share of a GPU's memory that may be used (0.9)")
-    add("--block-size", type=whole(1, 1024), default=16, metavar="N", help="tokens per KV block (16)")
-    add("--max-slots", type=whole(1, 4096), metavar="N", help="sequences computed at once (64; on a GPU 256)")
-    add("--max-step-tokens", type=whole(1, 65536), metavar="N", help="tokens computed in one step (512; on a GPU 8448)")
-    add("--chunk-tokens", type=whole(1, 65536), metavar="N", help="prompt tokens computed in one step (128; on a GPU 8192)")
-    add("--max-context", type=whole(2, 2**31 - 1), metavar="N", help="longest prompt plus answer, below the model's own limit")
     add("--max-queue", type=whole(1, 1_000_000), default=1024, metavar="N", help="requests that may wait (1024)")
     add("--max-queue-tokens", type=whole(1, 2**31 - 1), default=4_000_000, metavar="N", help="prompt tokens that may wait (4000000)")
-    add("--run-ahead", type=whole(1, 8), metavar="N", help="plans in flight at once; 1 waits for each result (2; on a GPU 3)")
-    add("--prefix-cache", choices=["on", "off"], default="on", help="keep what was computed for prompts that begin alike (on)")
-    add("--target-itl", type=number(1, 60_000), metavar="MS", help="cut prompt chunks so that running streams get a token about this often")
     add("--api-keys", metavar="FILE", help="requests need a key of this file, made with `keys add`; read again when it changes")
     add("--tls-cert", metavar="FILE", help="serve https with this certificate (PEM, the whole chain); read again when it changes")
     add("--tls-key", metavar="FILE", help="the certificate's private key (PEM, without a passphrase, closed to others)")
@@ -129,15 +138,36 @@ def _add_start(start: argparse.ArgumentParser) -> None:
     add("--trace", metavar="FILE", help="write what each process does when to a new file, for Perfetto, chrome://tracing and `trace summary`")
     add("--access-log", metavar="FILE", help="append a line for each HTTP request to this file; - is standard output")
     add("--log-format", choices=["json", "text"], help="of the access log (json)")
+    add("--journal", metavar="FILE", help="keep background responses in this file: they survive a restart of everything; made if missing")
     add("--otlp-endpoint", metavar="URL", help="send OpenTelemetry spans of requests to this collector, such as http://127.0.0.1:4318")
-    add("--chat-template", metavar="FILE", help="a Jinja chat template instead of the model's own")
-    add("--generation-config", choices=["on", "off"], default="on", help="the model's generation_config.json gives sampling defaults (on)")
-    add("--dummy-weights", action="store_true", help="random weights, for measuring speed only")
     add("--tokenizers", type=whole(1, 64), default=1, metavar="N", help="tokenizer processes (1)")
     add("--frontends", type=whole(1, 64), default=1, metavar="N", help="HTTP processes that share the port (1)")
     add("--log-level", choices=["debug", "info", "warning", "error"], default="info", help="how much the processes log")
     add("--startup-timeout", type=number(1, 86400), default=600.0, metavar="S", help="seconds to become ready before giving up (600)")
     add("--hang-timeout", type=number(0, 86400), default=60.0, metavar="S", help="restart a process silent or hung for so long; 0: never (60)")
+    add("--grace", type=number(0, 86400), default=25.0, metavar="S", help="seconds that requests get to finish after SIGTERM or Ctrl-C (25)")
+
+
+def _add_model_options(add: Callable[..., Any], models: str) -> None:
+    """What can be changed with `cluster reload`. `models`: what may stand for one."""
+    add("--model", default=DEFAULT_MODEL, metavar="M", help=models)
+    add("--served-model-name", type=printable, metavar="NAME", help="the model's name in the API (default: from --model)")
+    add("--device", type=device, default="cpu", help="cpu, or cuda or cuda:N for a GPU (cpu)")
+    add_formats(add)
+    add("--threads", type=whole(0, 4096), default=0, help="CPU threads of the worker, at most the cores there are; 0: all cores")
+    add("--kv-tokens", type=whole(0, 2**31 - 1), default=0, metavar="N", help="tokens of KV memory; 0: a quarter of free memory; all a GPU has left")
+    add("--gpu-memory-utilization", type=number(0.05, 1), default=0.9, metavar="X", help="share of a GPU's memory that may be used (0.9)")
+    add("--block-size", type=whole(1, 1024), default=16, metavar="N", help="tokens per KV block (16)")
+    add("--max-slots", type=whole(1, 4096), metavar="N", help="sequences computed at once (64; on a GPU 256)")
+    add("--max-step-tokens", type=whole(1, 65536), metavar="N", help="tokens computed in one step (512; on a GPU 8448)")
+    add("--chunk-tokens", type=whole(1, 65536), metavar="N", help="prompt tokens computed in one step (128; on a GPU 8192)")
+    add("--max-context", type=whole(2, 2**31 - 1), metavar="N", help="longest prompt plus answer, below the model's own limit")
+    add("--run-ahead", type=whole(1, 8), metavar="N", help="plans in flight at once; 1 waits for each result (2; on a GPU 3)")
+    add("--prefix-cache", choices=["on", "off"], default="on", help="keep what was computed for prompts that begin alike (on)")
+    add("--target-itl", type=number(1, 60_000), metavar="MS", help="cut prompt chunks so that running streams get a token about this often")
+    add("--chat-template", metavar="FILE", help="a Jinja chat template instead of the model's own")
+    add("--generation-config", choices=["on", "off"], default="on", help="the model's generation_config.json gives sampling defaults (on)")
+    add("--dummy-weights", action="store_true", help="random weights, for measuring speed only")
 
 
 def _add_target(parser: argparse.ArgumentParser) -> None:

@@ -20,12 +20,14 @@ import msgspec
 from launcher import models
 from launcher.display import Event, PipeAudience, TerminalAudience, status_key
 from launcher.errors import APP_ROOT, LauncherError
+from launcher.journal import journal_from, journal_lock
 from launcher.machine import cores
 from launcher.new_file import new_file
 from launcher.options import check_formats
 from launcher.progress import StatusLine
 from launcher.rundir import LOG, ClusterInfo, RunDir, belongs_to_cluster
 from launcher.security import security_from
+from launcher.serving import Offers
 from launcher.sizes import sizes_from
 from launcher.specs import ClusterOptions, cluster_specs
 from launcher.watching import access_descriptor, watching_from
@@ -55,18 +57,18 @@ def options_from(args: argparse.Namespace) -> ClusterOptions:
     """Checked options; fetches the model when it is a catalogue name. Raises LauncherError."""
     sizes = sizes_from(args)
     check_formats(args)
-    template = args.chat_template
-    if template is not None and not Path(template).is_file():
-        raise LauncherError(f"--chat-template: there is no file {template}", 2)
+    template = template_from(args.chat_template)
     record = _new_recording(args.record, args.record_tokens)
     trace = None if args.trace is None else new_file("--trace", args.trace, "a trace")
     security = security_from(args)
     watching = watching_from(args)
+    journal = journal_from(args.journal)
     port = free_port(args.host, args.port)
     found = models.resolve(args.model)
     return ClusterOptions(
         model_path=str(found.path if found.path is not None else models.pull(args.model)),
         model_name=args.served_model_name or found.name,
+        named=args.served_model_name is not None,
         host=args.host,
         port=port,
         device=args.device,
@@ -74,7 +76,7 @@ def options_from(args: argparse.Namespace) -> ClusterOptions:
         kv_dtype=args.kv_dtype,
         weights=args.weights,
         deterministic=args.deterministic,
-        threads=_threads(args.threads),
+        threads=threads_from(args.threads),
         kv_tokens=args.kv_tokens,
         gpu_memory_utilization=args.gpu_memory_utilization,
         block_size=args.block_size,
@@ -90,7 +92,8 @@ def options_from(args: argparse.Namespace) -> ClusterOptions:
         record=record,
         record_tokens=args.record_tokens,
         trace=trace,
-        chat_template=str(Path(template).resolve()) if template is not None else None,
+        journal=journal,
+        chat_template=template,
         generation_config=args.generation_config == "on",
         dummy_weights=args.dummy_weights,
         tokenizers=args.tokenizers,
@@ -98,10 +101,18 @@ def options_from(args: argparse.Namespace) -> ClusterOptions:
         log_level=args.log_level,
         startup_timeout=args.startup_timeout,
         hang_timeout=args.hang_timeout,
+        grace=args.grace,
         created=int(time.time()),
         security=security,
         **watching,
     )
+
+
+def template_from(name: str | None) -> str | None:
+    """The whole path of the file of a chat template. Raises LauncherError."""
+    if name is not None and not Path(name).is_file():
+        raise LauncherError(f"--chat-template: there is no file {name}", 2)
+    return None if name is None else str(Path(name).resolve())
 
 
 def _new_recording(name: str | None, tokens: bool) -> str | None:
@@ -113,7 +124,7 @@ def _new_recording(name: str | None, tokens: bool) -> str | None:
     return new_file("--record", name, "a recording")
 
 
-def _threads(asked: int) -> int:
+def threads_from(asked: int) -> int:
     """As many as asked for, but not more than there are cores for this process."""
     most = cores()
     if asked <= most:
@@ -156,11 +167,17 @@ def serve(options: ClusterOptions, run_dir: RunDir, report_fd: int = -1) -> int:
     try:
         key, security = options.security.with_own_key()
         run_dir.write_key(key)
-        run_dir.write_info(_info(options))
-        timeouts = (options.startup_timeout, options.hang_timeout)
-        with traced(options.trace) as trace, access_descriptor(options.access_log) as descriptor:
-            specs = cluster_specs(msgspec.structs.replace(options, trace=trace, security=security), str(run_dir.folder), descriptor)
-            code = Supervisor(specs, run_dir.folder, options.model_name, audience, *timeouts, lambda: serves(options.url)).run()
+        info = _info(options)
+        run_dir.write_info(info)
+        timeouts = (options.startup_timeout, options.hang_timeout, options.grace)
+        with traced(options.trace) as trace, access_descriptor(options.access_log) as access, journal_lock(options.journal) as journal:
+            started = msgspec.structs.replace(options, trace=trace, security=security)
+            offers = Offers(
+                started,
+                lambda chosen: cluster_specs(chosen, str(run_dir.folder), access, journal),
+                lambda adopted: run_dir.write_info(msgspec.structs.replace(info, model=adopted.model_name)),
+            )
+            code = Supervisor(offers, run_dir.folder, audience, *timeouts, lambda: serves(options.url)).run()
     finally:
         if code != 0:
             run_dir.keep_log(options.port)
@@ -176,11 +193,11 @@ def _info(options: ClusterOptions) -> ClusterInfo:
 
 
 def serves(url: str) -> bool:
-    """Whether the frontend at `url` says that it is ready; its view of the cluster is a moment older than the supervisor's."""
+    """Whether the frontend at `url` says that the cluster has been ready; its view of it is a moment older than the supervisor's."""
     place = urlsplit(url)
     connection = _connection(place)
     try:
-        connection.request("GET", "/health/ready")
+        connection.request("GET", "/health/startup")
         return connection.getresponse().status == 200
     except (OSError, http.client.HTTPException):
         return False

@@ -44,7 +44,10 @@ def silu_mul(gate_up: Tensor) -> Tensor:
 def attend(
     q_THD: Tensor, k_cache: Tensor, v_cache: Tensor, table_RB: Tensor, slot_T: Tensor, position_T: Tensor, window: int | None, scale: float
 ) -> Tensor:
-    """Softmax(q k^T * scale) v [T, H, D] of tokens at `position_T` of the rows `slot_T` of `table_RB`, all int64; caches are [blocks + 1, K, P, D]."""
+    """Softmax(q k^T * scale) v [T, H, D] of tokens at `position_T` of the rows `slot_T` of `table_RB`, all int64.
+
+    Caches are [blocks + 1, K, P, D]; the step's own keys must already be in them.
+    """
     columns = [x.contiguous() for x in (table_RB, slot_T, position_T)]
     q, caches = q_THD.contiguous(), (k_cache, v_cache)
     _check(q, *caches)

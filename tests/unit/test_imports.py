@@ -50,15 +50,23 @@ CLI = {
         "--runs --seed --start --start-args --streams --threads --timeout --tokenizers --trace --url --weights --workload"
     ),
     "chat": SAMPLING,
+    "cluster drain": "--port --wait",
+    "cluster reload": (
+        "--block-size --chat-template --chunk-tokens --deterministic --device --dtype --dummy-weights --generation-config "
+        "--gpu-memory-utilization --kv-dtype --kv-tokens --max-context --max-slots --max-step-tokens --model --now --port --prefix-cache "
+        "--run-ahead --served-model-name --target-itl --threads --wait --weights"
+    ),
+    "cluster restart": "--port --wait",
+    "cluster resume": "--port",
     "cluster start": (
         "--access-log --api-keys --block-size --chat-template --chunk-tokens --cors-origin --detach --deterministic --device --dtype --dummy-weights "
-        "--frontends --generation-config --gpu-memory-utilization --hang-timeout --host --kv-dtype --kv-tokens --log-format "
+        "--frontends --generation-config --gpu-memory-utilization --grace --hang-timeout --host --journal --kv-dtype --kv-tokens --log-format "
         "--log-level --max-connections --max-context --max-queue --max-queue-tokens --max-slots --max-step-tokens --model "
         "--otlp-endpoint --port --prefix-cache --record --record-tokens --run-ahead --served-model-name --startup-timeout "
         "--target-itl --threads --tls-cert --tls-key --tokenizers --trace --weights"
     ),
     "cluster status": "--json --port",
-    "cluster stop": "--port --timeout",
+    "cluster stop": "--drain --port --timeout",
     "doctor": "--json",
     "generate": f"--chat --ignore-eos --json {SAMPLING} prompt",
     "keys add": "--admin --file --tenant name",
@@ -78,6 +86,7 @@ CLI = {
 }
 ROUTES = [
     "DELETE /v1/requests/{id}",
+    "DELETE /v1/responses/{id}",
     "GET /",
     "GET /docs",
     "GET /health",
@@ -90,12 +99,16 @@ ROUTES = [
     "GET /v1/models/{id}",
     "GET /v1/requests",
     "GET /v1/requests/{id}",
+    "GET /v1/responses/{id}",
+    "GET /v1/responses/{id}/input_items",
     "GET /version",
     "POST /detokenize",
     "POST /tokenize",
     "POST /v1/chat/completions",
     "POST /v1/completions",
     "POST /v1/embeddings",
+    "POST /v1/responses",
+    "POST /v1/responses/{id}/cancel",
 ]
 
 

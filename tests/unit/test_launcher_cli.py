@@ -11,7 +11,7 @@ import pagewire
 from launcher.bench import start_arguments
 from launcher.cli import build_parser, main
 from launcher.errors import program
-from launcher.start import _threads
+from launcher.start import threads_from
 
 ROOT = Path(__file__).resolve().parents[2]
 START_OPTIONS = {
@@ -19,8 +19,8 @@ START_OPTIONS = {
     *("--max-slots", "--max-step-tokens", "--chunk-tokens", "--max-context", "--max-queue", "--chat-template", "--dummy-weights", "--tokenizers"),
     *("--frontends", "--log-level", "--startup-timeout", "--gpu-memory-utilization", "--hang-timeout", "-h", "--help"),
     *("--max-queue-tokens", "--run-ahead", "--prefix-cache", "--target-itl", "--record", "--record-tokens"),
-    *("--generation-config", "--kv-dtype", "--weights", "--trace", "--access-log", "--log-format", "--otlp-endpoint", "--deterministic"),
-    *("--api-keys", "--tls-cert", "--tls-key", "--cors-origin", "--max-connections"),
+    *("--generation-config", "--kv-dtype", "--weights", "--trace", "--access-log", "--log-format", "--otlp-endpoint", "--journal", "--deterministic"),
+    *("--api-keys", "--tls-cert", "--tls-key", "--cors-origin", "--max-connections", "--grace"),
 }
 
 
@@ -33,7 +33,7 @@ def command(*path: str) -> argparse.ArgumentParser:
 
 def test_commands() -> None:
     assert set(_choices(command())) == {"cluster", "chat", "generate", "model", "doctor", "simulate", "replay", "bench", "trace", "keys"}
-    assert set(_choices(command("cluster"))) == {"start", "status", "stop"}
+    assert set(_choices(command("cluster"))) == {"start", "status", "stop", "drain", "resume", "reload", "restart"}
     assert set(_choices(command("model"))) == {"list", "pull", "inspect"}
     assert set(_choices(command("bench"))) == {"serve", "chat", "frontend", "scheduler", "kernels", "offline", "single", "batch64"}
 
@@ -86,6 +86,8 @@ def test_values_out_of_bounds(option: str, value: str, message: str, capsys: pyt
         (["--record", __file__], "a recording is never written over"),
         (["--trace", "/no/such/file"], "--trace: there is no folder /no/such"),
         (["--trace", __file__], "a trace is never written over"),
+        (["--journal", "/no/such/file"], "--journal: there is no folder /no/such"),
+        (["--journal", __file__], "is open to others, and holds prompts and answers"),
         (["--record-tokens"], "name its file with --record FILE"),
         (["--weights", "fp8"], "--weights fp8 needs a GPU"),
         (["--deterministic", "--dtype", "bfloat16"], "--deterministic on a CPU computes in float32"),
@@ -140,8 +142,8 @@ def test_arguments_that_name_no_model(model: str, message: str, capsys: pytest.C
 
 
 def test_threads_are_no_more_than_cores(capsys: pytest.CaptureFixture[str]) -> None:
-    assert _threads(1) == 1
-    assert _threads(4096) < 4096
+    assert threads_from(1) == 1
+    assert threads_from(4096) < 4096
     assert "warning: --threads 4096 is over" in capsys.readouterr().err
 
 
