@@ -70,7 +70,8 @@ def compile_source(extra: Sequence[str] = (), folder: Path | None = None) -> Pat
     """
     compiler = _compiler()
     flags = [*FLAGS, *extra]
-    name = hashlib.sha256("\0".join([*((HERE / name).read_text() for name in (*HEADERS, *SOURCES)), *flags, *_identity(compiler)]).encode()).hexdigest()[:32]
+    texts = [(HERE / name).read_text() for name in (*HEADERS, *SOURCES)]
+    name = hashlib.sha256("\0".join([*texts, *flags, *_identity(compiler)]).encode()).hexdigest()[:32]
     folder = folder or cache_folder()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = folder.stat()
