@@ -215,6 +215,10 @@ class ClusterView:
         """A process of this name is ready, or was and may be again."""
         return any(process.name == name and process.phase in (READY, STALLED) for process in self.processes)
 
+    def ready(self, name: str) -> int | None:
+        """The incarnation of a process that is ready."""
+        return next((process.incarnation for process in self.processes if process.name == name and process.phase == READY), None)
+
     def sampling_defaults(self) -> dict[str, float]:
         """Of the sampling fields for which the model has its own."""
         return self._defaults

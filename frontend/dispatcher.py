@@ -68,13 +68,13 @@ class Dispatcher:
         """Keys nobody else uses: counted from a random 62-bit base."""
         return list(itertools.islice(self._keys, count))
 
-    def open(self) -> Run:
-        """A run on the next ready tokenizer, or one that waits for a way. Raises ApiError 503 when too many wait."""
+    def open(self, timeout: float | None = None) -> Run:
+        """A run on the next ready tokenizer, or one that waits for a way; it may take `timeout` seconds. Raises ApiError 503 when too many wait."""
         holding = self._view.holding
         route = None if holding else self._view.route()
         if route is None and sum(not sequence.run.sent for sequence in self._live.values()) >= self._most_held:
             raise ApiError.of(resubmission.TOO_MANY)
-        return Run(self, route, UNDECIDED if holding else self._view.serving, self._view.model)
+        return Run(self, route, UNDECIDED if holding else self._view.serving, self._view.model, timeout)
 
     def send(self, tokenizer: str, message: msgspec.Struct) -> bool:
         """False when the tokenizer's queue is full."""
@@ -138,9 +138,9 @@ class Dispatcher:
             self._live[key] = run.live[key] = sequence
 
     def _send_waiting(self, run: Run) -> None:
-        held = self._view.holding and not run.begun
+        held, now = self._view.holding and not run.begun, time.monotonic()
         route = None if held else self._view.route()
-        if problem := resubmission.hopeless(run, route, 0.0 if held else time.monotonic() - max(run.arrived, self._view.released)):
+        if problem := resubmission.hopeless(run, route, now, 0.0 if held else now - max(run.arrived, self._view.released)):
             run.fail(problem)
         elif route is not None and self._is_up_to_date(run):
             run.route = route

@@ -54,7 +54,7 @@ async def embeddings(core: Core, http: web.Request) -> web.Response:
     if request.truncate_prompt_tokens is None:
         refuse_long_ids(prompts, core.view.context(), FIELD)
     try:
-        with running(core, http, "embd-", False, request.priority) as entry:
+        with running(core, http, "embd-", False, request.priority, core.timeout(request.timeout)) as entry:
             run = entry.run
             for prompt in prompts:
                 make = functools.partial(_message, core, request, prompt, http[CALLER].tenant)

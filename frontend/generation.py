@@ -48,13 +48,15 @@ class WholeBody(msgspec.Struct, Generic[C]):
 async def answer(core: Core, http: web.Request, job: Job, shapes: Answer) -> web.StreamResponse:
     """Run `job` to its end and answer `http`. Raises ApiError when it fails before anything was sent; cancels it when the client goes away."""
     job.request.check(job.stop.max_tokens)
-    with running(core, http, shapes.id_prefix, job.request.stream, job.request.priority) as entry:
+    timeout = core.timeout(job.request.timeout)
+    with running(core, http, shapes.id_prefix, job.request.stream, job.request.priority, timeout) as entry:
         for prompt in job.prompts:
             make = functools.partial(_message, core, job, prompt, http[CALLER].tenant)
             entry.run.generate(make(), make)
         if job.request.stream:
             choices = len(job.prompts) * job.request.n
-            return await EventStream(http, entry, shapes, choices, job.request.stream_options or StreamOptions()).send()
+            options, most = job.request.stream_options or StreamOptions(), core.args.max_unsent_bytes
+            return await EventStream(http, entry, shapes, choices, options, most).send()
         return await _whole(core, job, shapes, entry)
 
 

@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, TypeVar
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from frontend.access_log import AccessLog, AccessLogCollector
+from frontend.accounts import CONCURRENT, REQUESTS, TOKENS
 from frontend.by_model import Follower, ModelCounter, ModelGauge, ModelHistogram
 from frontend.cluster import ClusterView
 from frontend.cluster_metrics import ClusterCollector
 from frontend.histogram import TokenHistogram
 from frontend.metric_names import PREFIX
 from frontend.shared_metrics import LostSequences, Sum
-from messages.text import FINISH_LENGTH, FINISH_STOP
+from frontend.streams import SLOW_READER
+from messages.text import DEADLINE_EXCEEDED, FINISH_LENGTH, FINISH_STOP, QUEUE_FULL, QUEUE_TOO_SLOW
 
 if TYPE_CHECKING:
     from frontend.streams import Group, Run, Sequence
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Follower)
 
 FINISH_REASONS = (FINISH_STOP, FINISH_LENGTH, "abort", "error")
+LIMITED = frozenset({QUEUE_FULL, QUEUE_TOO_SLOW, CONCURRENT, REQUESTS, TOKENS})
+"""Codes of 429."""
 STARTED, ENDED = PREFIX + "sequences_started", PREFIX + "request_success"
 
 _TTFT = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0)
@@ -67,6 +71,9 @@ class Metrics:
         self._params_max = self._histogram("request_params_max_tokens", "max_tokens of the accepted requests that have it.", _TOKENS)
         self._finished = self._labelled("request_success", "Ended sequences by reason.", "finished_reason")
         self._refused = self._labelled("requests_refused", "Requests to the generating endpoints answered with an error.", "status")
+        self._limited = self._labelled("requests_limited", "Those answered with 429 by what was exhausted.", "reason")
+        self._expired = self._counter("requests_expired", "Requests that did not end within their timeout, streamed or not.")
+        self._slow = self._counter("slow_readers", "Streams that were cut because their clients did not read them.")
         self._show_reasons()
         self._http = self._labelled("http_requests", "Ended HTTP requests; 499: the client went away.", "handler", "method", "status")
         self.requests_live = self._gauge("requests_live", "Requests to the generating endpoints that have not ended.")
@@ -137,6 +144,17 @@ class Metrics:
 
     def refused(self, status: int) -> None:
         self._refused.labels(self.model, str(status)).inc()
+
+    def limited(self, code: str | None) -> None:
+        """A request was answered with 429; `code` is that of its error."""
+        self._limited.labels(self.model, code if code in LIMITED else "other").inc()
+
+    def went_wrong(self, code: str | None) -> None:
+        """A request is over; `code` is that of what went wrong with it, before its answer or in the middle of it."""
+        if code == DEADLINE_EXCEEDED:
+            self._expired.inc()
+        elif code == SLOW_READER.code:
+            self._slow.inc()
 
     def http(self, handler: str, method: str, status: int) -> None:
         """An HTTP request has ended. `handler` is one of the routes, `method` one of HTTP's."""

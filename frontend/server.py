@@ -17,6 +17,7 @@ from frontend.core import Core
 from frontend.cors import Cors
 from frontend.dispatcher import Dispatcher
 from frontend.explain import answer_peer
+from frontend.keepers import Keepers
 from frontend.metrics import Metrics
 from frontend.peers import Peers
 from frontend.port import Port
@@ -31,7 +32,7 @@ from frontend.streams import ContractError, Sender
 from frontend.tracing import Tracing
 from frontend.watching import Watching
 from messages.cluster import BEGUN, INTAKE, OPEN, READY, STOPPING, ClusterState
-from messages.peers import FindRequests, FoundRequests, FromPeer
+from messages.peers import FindRequests, FoundRequests, FromPeer, OfKeys
 from messages.text import FromTokenizer, Problem
 from transport.lifetime import Lifetime
 from transport.reports import CLUSTER_FEED, Reporter
@@ -67,14 +68,17 @@ class Server:
         self._tracing = None if trace is None else Tracing(trace)
         tokenizers: dict[str, Sender] = {name: self._outboxes[name] for name in args.tokenizers}
         dispatcher = Dispatcher(args.name, tokenizers, view, metrics, self._tracing, args.most_held)
-        peers = Peers(args.name, {name: self._outboxes[name] for name in args.peers}, view.serves)
+        outboxes = {name: self._outboxes[name] for name in args.peers}
+        peers = Peers(args.name, outboxes, view.serves)
         self._access = Access(args.api_keys, args.key_lines)
         doors: dict[str, Any] = {"access": self._access, "cors": Cors(args.cors_origins)}
+        self._keepers = Keepers(args.name, args.incarnation, outboxes, view.ready)
         desk = Desk(args.name, args.keeper, Links(args.run_dir, args.peers, view.serves))
-        self._core = Core(args, view, metrics, dispatcher, peers=peers, watchers=self._watching.watchers, responses=desk, **doors)
+        parts: dict[str, Any] = {"peers": peers, "keepers": self._keepers, "watchers": self._watching.watchers, "responses": desk}
+        self._core = Core(args, view, metrics, dispatcher, **parts, **doors)
         metrics.registry.register(DeskCollector(desk, metrics))
         self._certificate = Certificate(args.tls_cert, args.tls_key) if args.tls_cert and args.tls_key else None
-        self._connections = Connections(room_for(args.max_connections), args.head_seconds)
+        self._connections = Connections(room_for(args.max_connections), args.head_seconds, args.stall_seconds)
         self._answering: set[asyncio.Task[None]] = set()
         self._reporter = Reporter(args)
         self._samples: tuple[dict[str, float], dict[str, float]] = ({}, {})
@@ -127,6 +131,8 @@ class Server:
             task = asyncio.get_running_loop().create_task(answer_peer(self._core, message))
             self._answering.add(task)
             task.add_done_callback(self._answering.discard)
+        elif isinstance(message, OfKeys):
+            self._keepers.receive(message)
         else:
             self._take_in(message)
 
@@ -160,8 +166,10 @@ class Server:
             self._core.view.update(state)
         self._core.dispatcher.follow()
         self._core.metrics.serve(self._core.view.model)
+        self._keepers.follow()
         dropped = sum(outbox.dropped for outbox in self._outboxes.values())
         gauges, counters = self._requests(), {"bad_frames": float(self._inbox.bad_frames), "dropped_sends": float(dropped)}
+        counters["stalled_connections"] = float(self._connections.stalled)
         if self._args.peers and (now := time.monotonic()) - self._sampled >= SAMPLE_SECONDS:
             self._samples, self._sampled = report(self._core.metrics.registry), now
         self._reporter.numbers(gauges | self._samples[0], counters | self._samples[1])

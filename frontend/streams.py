@@ -34,6 +34,10 @@ Make = Callable[[], M]
 UNDECIDED = -1
 """Of a request that came while another model is loaded: it is made for whatever serves then."""
 ABORT, ERROR, REFUSED = "abort", "error", "refused"
+GRACE_SECONDS = 1.0
+LOOK_EVENTS = 16
+EVENT_BYTES, MESSAGE_BYTES, LOGPROB_BYTES, ID_BYTES = 112, 400, 200, 36
+SLOW_READER = Problem(status=499, code="slow_reader", message="The client has not read what was written for it.")
 OVERLOADED = Problem(status=503, code="overloaded", message="The server is overloaded; try again soon.", retry_after=2.0)
 
 
@@ -100,17 +104,19 @@ class Run:
     False when it cannot now, and `held` ends then.
 
     `question`: what is asked, in a run that does not generate. `route` is the way it was sent, None while it waits for one; `sent`: it was sent
-    once. `strikes`: how often it was cut off by the death of its tokenizer since something came for it. `begun`: something was generated. `serving`
-    and `model`: the processes it is for, and what they serve.
+    once. `deadline`: when it must have ended; the scheduler sees to it, and when nothing has come of that GRACE_SECONDS later the run does.
+    `strikes`: how often it was cut off by the death of its tokenizer since something came for it. `begun`: something was generated. `serving` and
+    `model`: the processes it is for, and what they serve.
     """
 
-    def __init__(self, dispatcher: "Dispatcher", route: Route | None, serving: int = 0, model: str = "") -> None:
+    def __init__(self, dispatcher: "Dispatcher", route: Route | None, serving: int = 0, model: str = "", timeout: float | None = None) -> None:
         self.route = route
         self.serving, self.model = serving, model
         self.begun = False
         self.sent = route is not None
         self.strikes = 0
         self.arrived = time.monotonic()
+        self.deadline = None if timeout is None else self.arrived + timeout
         self.groups: list[Group] = []
         self.live: dict[int, Sequence] = {}
         self.completion_tokens = 0
@@ -125,6 +131,8 @@ class Run:
         self._answer: Answer | None = None
         self.problem: Problem | None = None
         self._wake = asyncio.Event()
+        self._weighed = self._weight = 0
+        self._clock = None if timeout is None else asyncio.get_running_loop().call_later(timeout + GRACE_SECONDS, self.fail, resubmission.EXPIRED)
 
     @property
     def prompt_tokens(self) -> int:
@@ -156,7 +164,7 @@ class Run:
         group.sequences = [Sequence(key, first + number, self, group) for number, key in enumerate(message.keys)]
         for sequence in group.sequences:
             self._dispatcher.remember(sequence)
-        self._send(message)
+        self._send(self._timed(message))
 
     async def ask(self, message: Question, make: "Make[Question] | None" = None) -> Answer:
         """Send a question and wait for the answer; `make` as in `generate`. Raises ApiError."""
@@ -166,6 +174,12 @@ class Run:
         while self._answer is None:
             await self._wait()
         return self._answer
+
+    def _timed(self, message: Generate) -> Generate:
+        """With the time that is left."""
+        if self.deadline is None:
+            return message
+        return msgspec.structs.replace(message, timeout=max(0.0, self.deadline - time.monotonic()))
 
     def _send(self, message: Generate | Question) -> None:
         if self.route is not None and not self._dispatcher.send(self.route.tokenizer, message):
@@ -179,7 +193,7 @@ class Run:
         for group in self.groups:
             rest = [(number, sequence) for number, sequence in enumerate(group.sequences) if sequence.key in self.live]
             if rest:
-                yield resubmission.again(group.request, rest, self.sent)
+                yield self._timed(resubmission.again(group.request, rest, self.sent))
 
     def remake(self, serving: int, model: str) -> None:
         """Nothing has been generated, and it is to go to other processes: what they are asked is made anew. Raises ApiError."""
@@ -220,7 +234,14 @@ class Run:
     def taken(self) -> list[Event]:
         """The events since the last call."""
         events, self._events = self._events, []
+        self._weighed = self._weight = 0
         return events
+
+    def weight(self) -> int:
+        """About how many bytes of memory the events take that have not been taken. Looks at new ones only."""
+        self._weight += sum(map(_weight, self._events[self._weighed :]))
+        self._weighed = len(self._events)
+        return self._weight
 
     async def _wait(self) -> None:
         self._raise_problem()
@@ -236,13 +257,13 @@ class Run:
         self._wake.set()
 
     def push(self, event: Event) -> None:
-        """An event. Who waits for the end is not woken by each of them."""
+        """An event. Who waits for the end is not woken by each of them. A writer that cannot take them looks now and then at how many there are."""
         events = self._events
         events.append(event)
         if self.writer is None:
             if len(events) == 1 or not self.live:
                 self._wake.set()
-        elif len(events) == 1:
+        elif len(events) % LOOK_EVENTS == 1:
             self._dispatcher.touched(self)
 
     def write(self) -> None:
@@ -263,5 +284,16 @@ class Run:
 
     def close(self, reason: str = ABORT) -> None:
         """Cancel what is still running and forget it. `reason` is its finished_reason in the metrics. May be called again."""
+        if self._clock is not None:
+            self._clock.cancel()
         if self.live:
             self._dispatcher.cancel(self, reason)
+
+
+def _weight(event: Event) -> int:
+    """Of the tuple and what is in it, as CPython keeps it."""
+    said = event[1]
+    if isinstance(said, str):
+        return EVENT_BYTES + len(said)
+    scored = sum(LOGPROB_BYTES * (1 + len(token.top)) for token in (*said.logprobs, *said.prompt))
+    return MESSAGE_BYTES + len(said.text) + scored + ID_BYTES * (len(said.ids) + len(said.prompt_ids))

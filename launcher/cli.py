@@ -15,6 +15,8 @@ DEFAULT_MODEL = "smollm2-135m-instruct"
 MODEL_HELP = f"a folder, a .gguf file, a catalogue name (default {DEFAULT_MODEL}) or a hub id that was pulled"
 RELOAD_HELP = "serve another model, or this one with other options; requests wait meanwhile. What is not given stays as it is"
 DEFAULT_NOTE = re.compile(r" \([^()]*\)$")
+MOST_UNITS = 10**12 - 1
+"""Of a limit of an API key (transport.key_file.MOST, which is not imported for `--help`)."""
 Commands = argparse._SubParsersAction  # argparse has no public name for what add_subparsers returns
 
 
@@ -62,6 +64,7 @@ def build_parser(command: str | None = None) -> argparse.ArgumentParser:
     measure = commands.add_parser("bench", help="measure a cluster, a model, the scheduler, the kernels")
     bench = measure.add_subparsers(title="actions", required=True, metavar="ACTION")
     serve = _command(bench, "serve", "launcher.bench", "generate load, closed or open loop: throughput, time to first token, time between tokens")
+    over = _command(bench, "overload", "launcher.bench_overload", "offer multiples of the capacity: what is refused, and what is served in time")
     talk = _command(bench, "chat", "launcher.bench_chat", "users who chat over several turns: what the prefix cache saves")
     front = _command(bench, "frontend", "launcher.bench_frontend", "cost of a streamed token in the HTTP process, without a model")
     scheduler = _command(bench, "scheduler", "launcher.bench_scheduler", "CPU time of the scheduler's steps, without a cluster")
@@ -77,6 +80,7 @@ def build_parser(command: str | None = None) -> argparse.ArgumentParser:
         for parser_ in models:
             module.add_arguments(parser_)
         importlib.import_module("launcher.bench").add_arguments(serve)
+        importlib.import_module("launcher.bench_overload").add_arguments(over)
         importlib.import_module("launcher.bench_frontend").add_arguments(front)
         importlib.import_module("launcher.bench_kernels").add_arguments(kernels)
         importlib.import_module("launcher.bench_scheduler").add_arguments(scheduler)
@@ -128,11 +132,16 @@ def _add_start(start: argparse.ArgumentParser) -> None:
     add("--detach", action="store_true", help="return when the cluster is ready and leave it running")
     add("--max-queue", type=whole(1, 1_000_000), default=1024, metavar="N", help="requests that may wait (1024)")
     add("--max-queue-tokens", type=whole(1, 2**31 - 1), default=4_000_000, metavar="N", help="prompt tokens that may wait (4000000)")
+    add("--max-live-tokens", type=whole(0, 2**40), default=0, metavar="N", help="tokens that all prompts and answers may come to; 0: any number (0)")
+    add("--max-queue-seconds", type=number(0, 86400), default=0.0, metavar="S", help="refuse who would wait longer in line; 0: nobody (0)")
+    add("--default-timeout", type=number(0.001, 86400), metavar="S", help="seconds for requests that name no timeout (--max-timeout, or none)")
+    add("--max-timeout", type=number(0.001, 86400), metavar="S", help="longest timeout that a request may name (none)")
     add("--api-keys", metavar="FILE", help="requests need a key of this file, made with `keys add`; read again when it changes")
     add("--tls-cert", metavar="FILE", help="serve https with this certificate (PEM, the whole chain); read again when it changes")
     add("--tls-key", metavar="FILE", help="the certificate's private key (PEM, without a passphrase, closed to others)")
     add("--cors-origin", type=origin, action="append", metavar="ORIGIN", help="web pages that may read answers; * for all; may be repeated (none)")
     add("--max-connections", type=whole(1, 1_000_000), default=4096, metavar="N", help="connections open at once, for each frontend (4096)")
+    add("--max-unsent-bytes", type=whole(1 << 12, 1 << 40), default=1 << 20, metavar="N", help="of a stream that its client does not read (1048576)")
     add("--record", metavar="FILE", help="write what the scheduler receives and plans to a new file, for `simulate`; without text or token ids")
     add("--record-tokens", action="store_true", help="keep token ids in the recording: it can be replayed exactly, and read by who has it")
     add("--trace", metavar="FILE", help="write what each process does when to a new file, for Perfetto, chrome://tracing and `trace summary`")
@@ -217,13 +226,19 @@ def _add_model(commands: "Commands[argparse.ArgumentParser]") -> None:
 
 
 def _add_keys(commands: "Commands[argparse.ArgumentParser]") -> None:
-    keys = commands.add_parser("keys", help="make, list and remove API keys").add_subparsers(title="actions", required=True, metavar="ACTION")
+    keys = commands.add_parser("keys", help="make, limit, list and remove API keys").add_subparsers(title="actions", required=True, metavar="ACTION")
     add = _command(keys, "add", "launcher.keys", "make a key and print it, once; the file keeps a hash of it", "run_add")
     add.add_argument("name", help="what the key is called in the file and in /v1/requests")
     add.add_argument("--admin", action="store_true", help="the key may see and cancel the requests of all keys")
     add.add_argument("--tenant", metavar="T", help="keys of one tenant share one part of the machine and the prefix cache (default: the name)")
+    limit = _command(keys, "limit", "launcher.keys", "change what a key may use; what is not named stays", "run_limit")
+    limit.add_argument("name", help="what the key is called")
+    for parser in (add, limit):
+        parser.add_argument("--requests", type=whole(0, MOST_UNITS), metavar="N", help="requests at once; 0: any number")
+        parser.add_argument("--rpm", type=whole(0, MOST_UNITS), metavar="N", help="requests a minute; 0: any number")
+        parser.add_argument("--tpm", type=whole(0, MOST_UNITS), metavar="N", help="tokens a minute, of prompts and answers; 0: any number")
     remove = _command(keys, "remove", "launcher.keys", "take a key out of the file", "run_remove")
     remove.add_argument("name", help="what the key is called")
     listed = _command(keys, "list", "launcher.keys", "show the keys in the file: their names, not the keys", "run_list")
-    for parser in (add, remove, listed):
+    for parser in (add, limit, remove, listed):
         parser.add_argument("--file", metavar="FILE", help="the file of keys (~/.config/pagewire/keys)")

@@ -86,6 +86,10 @@ def options_from(args: argparse.Namespace) -> ClusterOptions:
         max_context=args.max_context,
         max_queue=args.max_queue,
         max_queue_tokens=args.max_queue_tokens,
+        max_live_tokens=args.max_live_tokens,
+        max_queue_seconds=args.max_queue_seconds,
+        default_timeout=_default_timeout(args),
+        max_timeout=args.max_timeout,
         run_ahead=sizes.run_ahead,
         prefix_cache=args.prefix_cache == "on",
         target_itl=args.target_itl / 1000 if args.target_itl is not None else None,
@@ -122,6 +126,13 @@ def _new_recording(name: str | None, tokens: bool) -> str | None:
             raise LauncherError("--record-tokens says what a recording holds: name its file with --record FILE", 2)
         return None
     return new_file("--record", name, "a recording")
+
+
+def _default_timeout(args: argparse.Namespace) -> float | None:
+    if args.default_timeout is not None and args.max_timeout is not None and args.default_timeout > args.max_timeout:
+        raise LauncherError("--default-timeout must not be above --max-timeout", 2)
+    default: float | None = args.default_timeout
+    return default
 
 
 def threads_from(asked: int) -> int:

@@ -88,7 +88,7 @@ class Service:
             self._close()
 
     def _turn(self) -> None:
-        self._inbox.wait(TICK_SECONDS)
+        self._inbox.wait(self._patience())
         now = time.monotonic()
         if now - self._beat > PAUSE_SECONDS:
             self._engine.excuse(now)
@@ -106,6 +106,11 @@ class Service:
             self._watch_worker(now)
             self._self_check()
             self._report(now)
+
+    def _patience(self) -> float:
+        """Seconds to wait for a message."""
+        due = self._engine.next_deadline
+        return TICK_SECONDS if due is None else min(TICK_SECONDS, max(0.0, due - time.monotonic()))
 
     def _self_check(self) -> None:
         """When idle, once after every busy time."""

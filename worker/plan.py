@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.ma  # np.unique imports it at its first call, which a step waited for
 from numpy.typing import NDArray
 
 from messages.plan import POOLED, Admissions, Appends, Biases, Copies, Prefills, Scores, StepPlan

@@ -84,7 +84,8 @@ async def _in_background(core: Core, http: web.Request, draft: Draft) -> web.Str
 
 async def _at_once(core: Core, http: web.Request, draft: Draft) -> web.StreamResponse:
     """A response is kept once it has ended well."""
-    with running(core, http, core.responses.id_prefix, draft.request.stream, draft.work.priority) as entry:
+    timeout = core.timeout(draft.request.timeout)
+    with running(core, http, core.responses.id_prefix, draft.request.stream, draft.work.priority, timeout) as entry:
         make = functools.partial(background.addressed, core, draft.model, draft.work)
         entry.run.generate(make(), make)
         body = draft.body(entry.id, entry.created)
@@ -94,7 +95,7 @@ async def _at_once(core: Core, http: web.Request, draft: Draft) -> web.StreamRes
                 core.responses.store.end(Kept(body, http[CALLER].name, draft.items))
 
         if draft.request.stream:
-            return await LiveStream(http, entry, body, keep).send()
+            return await LiveStream(http, entry, body, keep, core.args.max_unsent_bytes).send()
         recorder = Recorder(body, _nowhere)
         recorder.take(await entry.run.everything())
         recorder.conclude(usage(entry.run))

@@ -11,8 +11,8 @@ from kernels.reference import bias, sampling
 from kernels.reference.sampling import Penalties, SamplingBatch
 from tests.support.devices import DEVICE, GPU
 
-VOCABS = [151_936, 32_003, 257] if GPU else [5000]
-ROWS = 130 if GPU else 10
+VOCABS = [151_936, 32_003, 257] if GPU else [2500]
+ROWS = 130 if GPU else 9
 TEMPERATURE, TOP_K, TOP_P, MIN_P = [0.0, 1.0, 0.8, 1.2, 0.7], [0, 0, 0, 20, 0], [1.0, 1.0, 0.9, 0.95, 1.0], [0.0, 0.0, 0.0, 0.0, 0.02]
 
 

@@ -184,6 +184,21 @@ def test_a_bad_plan_is_refused_and_a_new_session_begins_afresh(playing: Playing)
 
 
 @pytest.mark.skipif(not GPU, reason="there are no graphs in the interpreter")
+def test_short_prompts_from_graphs_equal_steps_waited_for(models: Path, playing: Playing) -> None:
+    """One row more in every step: each kind of step comes launch by launch, then as a graph."""
+    rows = [Row(slot=slot, prompt=IDS[slot : 2 * slot + 3], blocks=[3 * slot, 3 * slot + 1, 3 * slot + 2]) for slot in range(8)]
+    for _ in range(2):
+        planner = Planner()
+        plans = [planner.plan(admit=[row], chunks=[Chunk(row.slot, 0, row.prompt, True)], decode=list(range(row.slot))) for row in rows]
+        plans.append(planner.plan(decode=list(range(8))))
+        reference = make_engine(models / "rand-byte", kv_tokens=512)
+        expected = [tokens_of(reference.run(plan)) for plan in plans]
+        playing.engine.reset()
+        assert [tokens_of(result) for result in playing.play(plans)] == expected
+    assert playing.engine.graphs > 4
+
+
+@pytest.mark.skipif(not GPU, reason="there are no graphs in the interpreter")
 def test_graphs_are_made_ahead_while_nothing_runs(playing: Playing) -> None:
     planner = Planner()
     while playing.engine.idle():

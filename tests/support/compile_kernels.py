@@ -131,6 +131,7 @@ def main() -> None:
     resident.start_rows(columns, slot, slot, slot)
     resident.sampling_columns(columns, slot)
     resident.finish_rows(columns, slot, slot.long(), slot > 0)
+    resident.finish_rows(columns, slot, slot.long(), slot > 0, torch.zeros(4, 40, dtype=torch.int32))
     zeros, ints = torch.zeros(2), torch.zeros(2, dtype=torch.int64)
     one = zeros[:1]
     some = Penalties(row=ints[:1], counts=zeros[None], seen=ints[None] > 0, repetition=one, presence=one, frequency=one)

@@ -20,7 +20,8 @@ START_OPTIONS = {
     *("--frontends", "--log-level", "--startup-timeout", "--gpu-memory-utilization", "--hang-timeout", "-h", "--help"),
     *("--max-queue-tokens", "--run-ahead", "--prefix-cache", "--target-itl", "--record", "--record-tokens"),
     *("--generation-config", "--kv-dtype", "--weights", "--trace", "--access-log", "--log-format", "--otlp-endpoint", "--journal", "--deterministic"),
-    *("--api-keys", "--tls-cert", "--tls-key", "--cors-origin", "--max-connections", "--grace"),
+    *("--api-keys", "--tls-cert", "--tls-key", "--cors-origin", "--max-connections", "--max-unsent-bytes", "--grace"),
+    *("--max-live-tokens", "--max-queue-seconds", "--default-timeout", "--max-timeout"),
 }
 
 
@@ -35,7 +36,8 @@ def test_commands() -> None:
     assert set(_choices(command())) == {"cluster", "chat", "generate", "model", "doctor", "simulate", "replay", "bench", "trace", "keys"}
     assert set(_choices(command("cluster"))) == {"start", "status", "stop", "drain", "resume", "reload", "restart"}
     assert set(_choices(command("model"))) == {"list", "pull", "inspect"}
-    assert set(_choices(command("bench"))) == {"serve", "chat", "frontend", "scheduler", "kernels", "offline", "single", "batch64"}
+    assert set(_choices(command("bench"))) == {"serve", "chat", "frontend", "scheduler", "kernels", "offline", "single", "batch64", "overload"}
+    assert set(_choices(command("keys"))) == {"add", "limit", "list", "remove"}
 
 
 def _choices(parser: argparse.ArgumentParser) -> list[str]:

@@ -18,7 +18,7 @@ from scheduler import __main__ as main_module
 from scheduler.args import SchedulerArgs
 from scheduler.errors import InvariantError
 from scheduler.recording import Reader
-from scheduler.service import MOST_REPAIRS, REPAIR_WINDOW_SECONDS, Service, Sessions
+from scheduler.service import MOST_REPAIRS, REPAIR_WINDOW_SECONDS, TICK_SECONDS, Service, Sessions
 from tests.support.scheduler_bench import arguments, attached
 from transport.columns import pack_i32
 from transport.lifetime import Lifetime
@@ -276,3 +276,15 @@ def test_the_steps_of_a_poison_request_are_kept_and_it_says_where(
     assert caplog.text.count(str(path)) == 1
     assert caplog.text.count("a request was found to end the worker") == 2
     monkeypatch.undo()
+
+
+def test_a_turn_waits_no_longer_than_to_the_next_deadline(service: Service) -> None:
+    assert service._patience() == TICK_SECONDS
+    take_in(service, msgspec.structs.replace(admit(1, "tokenizer0"), timeout=1000.0))
+    assert service._patience() == TICK_SECONDS
+    take_in(service, msgspec.structs.replace(admit(2, "tokenizer0"), timeout=TICK_SECONDS / 2))
+    assert 0.0 <= service._patience() <= TICK_SECONDS / 2
+    while 2 in service._engine._live:
+        service._turn()
+    assert set(service._engine._live) == {1}
+    assert service._engine.tally.counts["expired"] == 1

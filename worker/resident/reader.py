@@ -10,11 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kernels.reference.sampling import Sampled
 from messages.result import NON_FINITE, OK, ScoreColumns, StepResult
 from messages.tokens import LogprobColumns
 from transport.columns import I32, pack_f32, pack_i32, pack_u8
 from worker.resident.parcel import Parcel, Parcels
+from worker.resident.post import Posted
 from worker.resident.trace import StepTrace
+from worker.resident.wishes import Wishes
 from worker.scores import Found, Scored, score_columns
 from worker.totals import Totals
 from worker.tracing import Tracing, Work
@@ -51,6 +54,14 @@ class Asked:
         )
 
 
+def ask(parcel: Parcel, out: Sampled, wishes: Wishes) -> Asked | None:
+    """For the logprobs that were sampled, if any."""
+    if out.chosen is None or out.top is None or out.top_ids is None:
+        return None
+    chosen, top, top_ids = parcel.fetch("asked", [out.chosen, out.top, out.top_ids])
+    return Asked(rows=wishes.logprob_rows, counts=wishes.logprob_counts, chosen=chosen, top=top, top_ids=top_ids)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Scoring:
     """Logprobs and hidden states of prompts on their way to the host."""
@@ -64,7 +75,10 @@ class Scoring:
 
 @dataclass(frozen=True, kw_only=True)
 class Launched:
-    """A step that the device has yet to finish. In seconds of `time.monotonic()`: `applying` its plan from and to, and when it was `launched`."""
+    """A step that the device has yet to finish. In seconds of `time.monotonic()`: `applying` its plan from and to, and when it was `launched`.
+
+    Its tokens come to its parcel, or where they are `posted`.
+    """
 
     session: int
     step: int
@@ -75,6 +89,7 @@ class Launched:
     queued: float
     applying: tuple[float, float]
     launched: float
+    posted: Posted | None = None
     asked: Asked | None = None
     scoring: Scoring | None = None
 
@@ -117,7 +132,8 @@ class Reader:
         parcel = step.parcel
         parcel.done.synchronize()
         seen = time.monotonic()
-        token = parcel.down.numpy()[: len(step.slot)].copy()
+        count = len(step.slot)
+        token = parcel.down.numpy()[:count].copy() if step.posted is None else step.posted.tokens(count)
         times = self._times(parcel)
         seconds, since = times or (0.0, 0.0)
         gap = since if 0 <= since < LONGEST_GAP else 0.0
