@@ -100,7 +100,8 @@ def test_attention_is_close(shape: tuple[int, int, int, int | None]) -> None:
 
 
 def test_what_it_cannot_do_is_refused(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for changes in ({"dtype": "bfloat16"}, {"kv_dtype": "fp8"}):
+    refused: list[dict[str, Any]] = [{"dtype": "bfloat16"}, {"kv_dtype": "fp8"}]
+    for changes in refused:
         with pytest.raises(ValueError, match="computes in float32 and keeps keys and values so"):
             make_engine(models / "rand-byte", deterministic=True, **changes)
     monkeypatch.setattr(build, "library", lambda: None)

@@ -63,12 +63,11 @@ CLI = {
     "cluster restart": "--port --wait",
     "cluster resume": "--port",
     "cluster start": (
-        "--access-log --api-keys --block-size --chat-template --chunk-tokens --cors-origin --default-timeout --detach --deterministic --device --dtype "
-        "--dummy-weights --frontends --generation-config --gpu-memory-utilization --grace --hang-timeout --host --journal --kv-dtype --kv-tokens "
-        "--log-format --log-level --max-connections --max-context --max-live-tokens --max-queue --max-queue-seconds --max-queue-tokens "
-        "--max-slots --max-step-tokens --max-timeout --max-unsent-bytes --model --otlp-endpoint --port --prefix-cache --record "
-        "--record-tokens --run-ahead --served-model-name --startup-timeout --target-itl --threads --tls-cert --tls-key --tokenizers --trace "
-        "--weights"
+        "--access-log --api-keys --block-size --chat-template --chunk-tokens --cors-origin --default-timeout --detach --deterministic --device "
+        "--dtype --dummy-weights --frontends --generation-config --gpu-memory-utilization --grace --hang-timeout --host --journal --kv-dtype "
+        "--kv-tokens --log-format --log-level --max-connections --max-context --max-live-tokens --max-queue --max-queue-seconds --max-queue-tokens "
+        "--max-slots --max-step-tokens --max-timeout --max-unsent-bytes --model --otlp-endpoint --port --prefix-cache --record --record-tokens "
+        "--run-ahead --served-model-name --startup-timeout --target-itl --threads --tls-cert --tls-key --tokenizers --trace --weights"
     ),
     "cluster status": "--json --port",
     "cluster stop": "--drain --port --timeout",
