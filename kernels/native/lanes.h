@@ -22,3 +22,18 @@ typedef int8_t vb __attribute__((vector_size(LANES), may_alias));
 #else
 #define UNROLL _Pragma("GCC unroll 32")
 #endif
+
+INLINE vf every(float x) { return x - (vf){0}; }
+
+/* x * y + z with one rounding where the processor has that, else with two. Nowhere else are a product and a sum made one instruction
+ * (-ffp-contract=off): the compiler would do that in some loops and not in others, as it finds faster. */
+INLINE vf madd(vf x, vf y, vf z)
+{
+#if LANES == 16
+    return (vf)_mm512_fmadd_ps((__m512)x, (__m512)y, (__m512)z);
+#elif LANES == 8
+    return (vf)_mm256_fmadd_ps((__m256)x, (__m256)y, (__m256)z);
+#else
+    return x * y + z;
+#endif
+}

@@ -32,8 +32,8 @@ INLINE float dot(const float *x, const float *y, long size)
 {
     vf total = {0};
     long i = 0;
-    for (; i + LANES <= size; i += LANES) total += *(const vu *)(x + i) * *(const vu *)(y + i);
-    if (i < size) total += some(x + i, size - i) * some(y + i, size - i);
+    for (; i + LANES <= size; i += LANES) total = madd(*(const vu *)(x + i), *(const vu *)(y + i), total);
+    if (i < size) total = madd(some(x + i, size - i), some(y + i, size - i), total);
     return across(total);
 }
 
@@ -42,20 +42,20 @@ INLINE vf pick(vi where, vf yes, vf no) { return (vf)((where & (vi)yes) | (~wher
 /* e^x within 2e-7, for x in -87..88, else that of the nearer end. Coefficients: Cephes, expf. */
 INLINE vf power(vf x)
 {
-    const vf low = (vf){0} - 87.0f, high = (vf){0} + 88.0f;
+    const vf low = every(-87.0f), high = every(88.0f);
     x = pick(x < low, low, x);
     x = pick(x > high, high, x);
     const vf scaled = x * 1.44269504088896341f;
-    const vi whole = __builtin_convertvector(scaled + pick(scaled < 0, (vf){0} - 0.5f, (vf){0} + 0.5f), vi);
+    const vi whole = __builtin_convertvector(scaled + pick(scaled < 0, every(-0.5f), every(0.5f)), vi);
     const vf count = __builtin_convertvector(whole, vf);
     const vf r = x - count * 0.693359375f - count * -2.12194440e-4f;
-    vf y = (vf){0} + 1.9875691500e-4f;
-    y = y * r + 1.3981999507e-3f;
-    y = y * r + 8.3334519073e-3f;
-    y = y * r + 4.1665795894e-2f;
-    y = y * r + 1.6666665459e-1f;
-    y = y * r + 5.0000001201e-1f;
-    y = y * r * r + r + 1.0f;
+    vf y = every(1.9875691500e-4f);
+    y = madd(y, r, every(1.3981999507e-3f));
+    y = madd(y, r, every(8.3334519073e-3f));
+    y = madd(y, r, every(4.1665795894e-2f));
+    y = madd(y, r, every(1.6666665459e-1f));
+    y = madd(y, r, every(5.0000001201e-1f));
+    y = madd(y, r * r, r) + 1.0f;
     return y * (vf)((whole + 127) << 23);
 }
 
@@ -105,8 +105,8 @@ INLINE void mix(const struct cache *c, const float *weight, long low, long end, 
         const long stop = s + c->block - s % c->block < end ? s + c->block - s % c->block : end;
         for (; s < stop; s++, v += c->size) {
             UNROLL for (int i = 0; i < WIDE; i++)
-                if ((i + 1) * LANES <= high) total[i] += weight[s - low] * *(const vu *)(v + i * LANES);
-                else if (i * LANES < high) total[i] += weight[s - low] * some(v + i * LANES, high - i * LANES);
+                if ((i + 1) * LANES <= high) total[i] = madd(every(weight[s - low]), *(const vu *)(v + i * LANES), total[i]);
+                else if (i * LANES < high) total[i] = madd(every(weight[s - low]), some(v + i * LANES, high - i * LANES), total[i]);
         }
     }
     memcpy(out, total, sizeof(float) * high);

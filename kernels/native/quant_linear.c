@@ -61,8 +61,8 @@ INLINE vf bytes(const uint8_t *at)
 /* What is added to the sum of a row for a group: its products, and the sum of x when codes have an offset. */
 INLINE vf onto(vf total, const int kind, const uint8_t *w, const int part, vf dot, float sum)
 {
-    total += *(const vf *)(w + 4 * LANES * part) * dot;
-    if (kind == KIND4) total += *(const vf *)(w + 64 + 4 * LANES * part) * sum;
+    total = madd(*(const vf *)(w + 4 * LANES * part), dot, total);
+    if (kind == KIND4) total = madd(*(const vf *)(w + 64 + 4 * LANES * part), every(sum), total);
     return total;
 }
 
@@ -75,7 +75,7 @@ INLINE void direct(const int kind, const int m, const int part, const uint8_t *w
     UNROLL for (int r = 0; r < m; r++) total[r] = (vf){0};
     for (long i = 0; kind == KINDF && i < k; i++) {
         const vf value = *(const vf *)(w + 4 * (PANEL * i + LANES * part));
-        UNROLL for (int r = 0; r < m; r++) total[r] += value * x[r * k + i];
+        UNROLL for (int r = 0; r < m; r++) total[r] = madd(value, every(x[r * k + i]), total[r]);
     }
     for (long g = 0; kind != KINDF && g < groups; g++, w += group_bytes(kind), x += size) {
         vf dot[2][DIRECT_ROWS];
@@ -85,13 +85,13 @@ INLINE void direct(const int kind, const int m, const int part, const uint8_t *w
                 const vi words = *(const vi *)(w + 128 + 64 * word + 4 * LANES * part);
                 UNROLL for (int j = 0; j < 8; j++) {
                     const vf code = nibbles(words, j);
-                    UNROLL for (int r = 0; r < m; r++) dot[j % 2][r] += code * x[r * k + 4 * word + j / 2 + 16 * (j % 2)];
+                    UNROLL for (int r = 0; r < m; r++) dot[j % 2][r] = madd(code, every(x[r * k + 4 * word + j / 2 + 16 * (j % 2)]), dot[j % 2][r]);
                 }
             }
         } else {
             UNROLL for (int j = 0; j < size; j++) {
                 const vf code = bytes(w + 64 + PANEL * j + LANES * part);
-                UNROLL for (int r = 0; r < m; r++) dot[j % 2][r] += code * x[r * k + j];
+                UNROLL for (int r = 0; r < m; r++) dot[j % 2][r] = madd(code, every(x[r * k + j]), dot[j % 2][r]);
             }
         }
         UNROLL for (int r = 0; r < m; r++) total[r] = onto(total[r], kind, w, part, dot[0][r] + dot[1][r], kind == KIND4 ? sums[r * groups + g] : 0);
@@ -158,7 +158,7 @@ INLINE void tile(const int kind, const int m, const uint8_t *w, const float *val
         UNROLL for (int r = 0; r < m; r++) total[r] = *(const vf *)(acc + r * PANEL + LANES * part);
         for (long i = 0; kind == KINDF && i < count; i++) {
             const vf value = *(const vf *)(values + PANEL * i + LANES * part);
-            UNROLL for (int r = 0; r < m; r++) total[r] += value * x[r * k + i];
+            UNROLL for (int r = 0; r < m; r++) total[r] = madd(value, every(x[r * k + i]), total[r]);
         }
         for (long start = 0; kind != KINDF && start < count; start += size, group += group_bytes(kind)) {
             const float *from = values + PANEL * start + LANES * part;
@@ -167,8 +167,8 @@ INLINE void tile(const int kind, const int m, const uint8_t *w, const float *val
             for (int j = 0; j < size / 2; j++) {
                 const int i = kind == KIND4 ? j : 2 * j, next = kind == KIND4 ? 16 : 1;
                 const vf value = *(const vf *)(from + PANEL * i), other = *(const vf *)(from + PANEL * (i + next));
-                UNROLL for (int r = 0; r < m; r++) dot[0][r] += value * x[r * k + start + i];
-                UNROLL for (int r = 0; r < m; r++) dot[1][r] += other * x[r * k + start + i + next];
+                UNROLL for (int r = 0; r < m; r++) dot[0][r] = madd(value, every(x[r * k + start + i]), dot[0][r]);
+                UNROLL for (int r = 0; r < m; r++) dot[1][r] = madd(other, every(x[r * k + start + i + next]), dot[1][r]);
             }
             UNROLL for (int r = 0; r < m; r++)
                 total[r] = onto(total[r], kind, group, part, dot[0][r] + dot[1][r], kind == KIND4 ? sums[r * groups + start / size] : 0);

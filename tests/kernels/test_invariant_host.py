@@ -10,7 +10,6 @@ from msgspec.structs import replace
 from checkpoint.structs import ModelConfig
 from kernels.backend import kernels_for
 from kernels.native import build, rows
-from kernels.quantised import dense_linear
 from tests.kernels.test_resident_families import FAMILIES
 from tests.kernels.test_triton_attention import dense
 from tests.support.engines import make_engine, poison
@@ -62,17 +61,6 @@ def test_without_the_flag_bits_differ() -> None:
     """Or the tests above would show nothing."""
     size = Size(rows=3, blocks=6, prompt=37, tokens=5)
     assert differing(playing(engine_of(False)), size, CONFIG.vocab, subject(size, CONFIG.vocab)) != []
-
-
-@pytest.mark.parametrize(("depth", "columns"), [(88, 40), (33, 7), (600, 65)], ids=str)
-def test_a_product_is_the_same_for_any_number_of_rows(depth: int, columns: int) -> None:
-    torch.manual_seed(depth)
-    x, weight, bias = torch.randn(101, depth), torch.randn(columns, depth), torch.randn(columns)
-    product = dense_linear(weight, bias)
-    whole = product(x)
-    torch.testing.assert_close(whole, (x.double() @ weight.double().T + bias).float(), atol=1e-4, rtol=1e-5)
-    for count in (1, 2, 3, 4, 5, 7, 8, 9, 47, 48, 49):
-        assert torch.equal(product(x[3 : 3 + count]), whole[3 : 3 + count])
 
 
 @pytest.mark.parametrize("size", [1, 7, 40, 576])

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from kernels import quantised
 from kernels.native import build
-from kernels.quantised import KINDS, QuantLinear, quant_linear
+from kernels.quantised import KINDS, QuantLinear, dense_linear, quant_linear
 from tests.support.gguf_quants import quantise_q4_k, quantise_q6_k
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -176,6 +176,20 @@ def test_with_a_broken_compiler(fresh: Path, monkeypatch: pytest.MonkeyPatch, ca
     assert build.library() is None
     assert len(caplog.records) == 1
     assert list((fresh / "cache" / "native").glob("*")) == []
+
+
+@pytest.mark.parametrize(("depth", "columns"), [(88, 40), (33, 7), (600, 65)], ids=str)
+def test_a_dense_product_is_the_same_for_any_number_of_rows(
+    library: ctypes.CDLL, depth: int, columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "library", lambda: library)
+    torch.manual_seed(depth)
+    x, weight, bias = torch.randn(101, depth), torch.randn(columns, depth), torch.randn(columns)
+    product = dense_linear(weight, bias)
+    whole = product(x)
+    torch.testing.assert_close(whole, (x.double() @ weight.double().T + bias).float(), atol=1e-4, rtol=1e-5)
+    for count in (1, 2, 3, 4, 5, 7, 8, 9, 47, 48, 49):
+        assert torch.equal(product(x[3 : 3 + count]), whole[3 : 3 + count])
 
 
 def test_switched_off(fresh: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
