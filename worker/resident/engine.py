@@ -106,7 +106,7 @@ class ResidentEngine:
         sys.setswitchinterval(SWITCH_SECONDS)
         gc.collect()
         gc.freeze()  # a collection that goes through all of torch's objects would hold up several steps
-        self._results = Reader(self._parcels, deliver, tracing)
+        self._results = Reader(self._parcels, self.slots.matching, deliver, tracing)
 
     def close(self) -> None:
         if self._results is not None:
@@ -235,6 +235,12 @@ class ResidentEngine:
         for key in (*self._short_steps.kinds(PLAIN), *self._short_steps.kinds(FILTERED)):
             self._steps.run(key)
         self.dry_run(1)
+        self._rehearse_masks()
+
+    def _rehearse_masks(self) -> None:
+        vocab = self.config.vocab
+        row, words = (torch.empty(size, dtype=torch.int32, device=self._device) for size in ((1,), (1, -(-vocab // 32))))
+        self._kernels.apply_mask(self._steps.run(Key(1, SEPARATE)), row, words)
 
     @torch.inference_mode()
     def dry_graph(self) -> None:
@@ -252,7 +258,7 @@ class ResidentEngine:
             sampled = np.concatenate((np.flatnonzero(rows.sample), np.arange(prompts, len(slot))))
             slot = slot[sampled]
         self.slots.last[slot] = DRAWN
-        same = plan.decode is None and plan.admit is None and not prompts and not self.slots.biased.rows
+        same = plan.decode is None and plan.admit is None and not prompts and not self.slots.biased.rows and not self.slots.matching.rows
         wishes = self._wishes if same and self._wishes is not None else wishes_of(self.slots, slot)
         self._wishes = None if prompts else wishes
         scoring = posted = None
@@ -267,7 +273,7 @@ class ResidentEngine:
         self._results.put(
             Launched(
                 session=plan.session, step=plan.step, slot=slot, parcel=parcel, prefill_tokens=len(rows.tokens), decode_tokens=rows.decodes,
-                queued=queued, posted=posted, asked=asked, scoring=scoring, applying=applying, launched=time.monotonic(),
+                queued=queued, posted=posted, asked=asked, scoring=scoring, matched=wishes.matched, applying=applying, launched=time.monotonic(),
             )
         )  # fmt: skip
 
@@ -364,7 +370,7 @@ class ResidentEngine:
     # Sampling
 
     def _sample(self, parcel: Parcel, logits: Tensor, slot: Tensor, wishes: Wishes, there: list[Tensor]) -> tuple[Tensor, Asked | None]:
-        """Sample with everything the rows wish for; `there`: the wishes' columns on the device."""
+        """Sample with all that the rows wish for; `there`: the wishes' columns on the device, which computes meanwhile when masks are waited for."""
         batch = batch_of(self._kernels.sampling_columns(self._arena.columns, slot), wishes.filtered)
         batch = replace(batch, logprob_rows=wishes.logprob_rows, logprob_counts=wishes.logprob_counts)
         own = len(wishes.columns)
@@ -372,7 +378,11 @@ class ResidentEngine:
             row, owner, factors = there[:own]
             batch = replace(batch, penalties=self.slots.gather(row, owner, factors.view(torch.float32)))
         bias = self.slots.biased.read(there[own:]) if wishes.bias else None
-        out = sample_biased(self._kernels, logits, batch, bias)
+        mask: tuple[Tensor, ...] = ()
+        if wishes.matched:
+            masks = self.slots.matching.wait(wishes.matched, self.check)
+            mask = tuple(parcel.upload_late([masks.row, masks.words]))
+        out = sample_biased(self._kernels, logits, batch, bias, mask)
         token = self._kernels.finish_rows(self._arena.columns, slot, out.token, out.finite)
         if wishes.penal:
             self.slots.sampled(owner, token[row.long()])
