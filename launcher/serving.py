@@ -40,6 +40,7 @@ def changed(options: ClusterOptions, changes: ModelOptions) -> ClusterOptions:
     follows = (merged.device == "cpu") != (options.device == "cpu")
     asked = argparse.Namespace(**{name: getattr(merged, name) if name in given or not follows else None for name in SIZES})
     asked.device, asked.weights, asked.dtype = merged.device, merged.weights, merged.dtype
+    asked.kv_dtype, asked.deterministic = merged.kv_dtype, merged.deterministic
     check_formats(asked)
     sizes = sizes_from(asked)
     for path in (merged.model_path or None, merged.chat_template):

@@ -43,6 +43,7 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
     dtype: str = "auto"
     kv_dtype: str = "auto"
     weights: str = "auto"
+    deterministic: bool = False
     threads: int = 0
     kv_tokens: int = 0
     gpu_memory_utilization: float = 0.9
@@ -157,6 +158,7 @@ def cluster_specs(options: ClusterOptions, run_dir: str, access_fd: int = -1, jo
         dtype=options.dtype,
         kv_dtype=options.kv_dtype,
         weights=options.weights,
+        deterministic=options.deterministic,
         threads=options.threads,
         kv_tokens=options.kv_tokens,
         gpu_memory_utilization=options.gpu_memory_utilization,

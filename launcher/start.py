@@ -77,6 +77,7 @@ def options_from(args: argparse.Namespace) -> ClusterOptions:
         dtype=args.dtype,
         kv_dtype=args.kv_dtype,
         weights=args.weights,
+        deterministic=args.deterministic,
         threads=threads_from(args.threads),
         kv_tokens=args.kv_tokens,
         gpu_memory_utilization=args.gpu_memory_utilization,

@@ -180,6 +180,7 @@ def _origin(args: WorkerArgs) -> Origin:
         dtype=args.dtype,
         kv_dtype=args.kv_dtype,
         weights=args.weights,
+        deterministic=args.deterministic,
         dummy_weights=args.dummy_weights,
         max_context=args.max_context,
         model_shape=args.model_shape,
