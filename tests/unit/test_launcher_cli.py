@@ -37,7 +37,8 @@ def test_commands() -> None:
     assert set(_choices(command())) == {"cluster", "chat", "generate", "model", "doctor", "simulate", "replay", "bench", "trace", "keys"}
     assert set(_choices(command("cluster"))) == {"start", "status", "stop", "drain", "resume", "reload", "restart"}
     assert set(_choices(command("model"))) == {"list", "pull", "inspect"}
-    assert set(_choices(command("bench"))) == {"serve", "chat", "frontend", "scheduler", "kernels", "offline", "single", "batch64", "overload", "grammars"}
+    benches = {"serve", "chat", "frontend", "scheduler", "kernels", "offline", "single", "batch64", "overload", "grammars"}
+    assert set(_choices(command("bench"))) == benches
     assert set(_choices(command("keys"))) == {"add", "limit", "list", "remove"}
 
 
