@@ -114,5 +114,7 @@ OPERATIONS = (
     _get("/version", "Server", "The version of Pagewire", gives=Version),
     _get("/openapi.json", "Server", "This description", media=JSON),
     _get("/docs", "Server", "This description as a page", media=HTML),
-    _get("/", "Server", "A hint for people", media=TEXT),
+    _get("/", "Server", "The live page for browsers, else a hint for people", media=TEXT),
+    _get("/static/{name}", "Server", "A file of the live page", media=HTML, errors=(404,)),
+    _get("/live/events", "Server", "What the cluster does, as a stream of events for the live page", media=EVENTS, errors=READY),
 )  # fmt: skip

@@ -177,6 +177,10 @@ class Engine:
         """What the next request in line waits for: "slot", "blocks", "prefix", "tokens" of a step, "worker", or "" when nobody waits."""
         return "worker" if self.session is None else self._policy.blocked if self._waiting else ""
 
+    def scene(self) -> Scene:
+        """For who looks at it, until the next message."""
+        return Scene(self._live, self._waiting, self.session, self._throughput, self.blocked, self.tally.generated_per_sequence)
+
     def gauges(self) -> dict[str, float]:
         """Numbers now; see `scheduler.gauges`."""
         return gauges(self.session, self._waiting, len(self._live))
@@ -250,8 +254,7 @@ class Engine:
     def _on_explain(self, question: Explain) -> None:
         if question.tokenizer not in self._tokenizers:
             raise ContractError(f"a question from an unknown tokenizer {question.tokenizer[:80]!r}")
-        scene = Scene(self._live, self._waiting, self.session, self._throughput, self.blocked, self.tally.generated_per_sequence)
-        self._out.append((question.tokenizer, explain(question, scene)))
+        self._out.append((question.tokenizer, explain(question, self.scene())))
 
     def _cancel(self, keys: list[int], counter: str) -> None:
         for key in keys:

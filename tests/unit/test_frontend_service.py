@@ -21,6 +21,8 @@ from messages.text import Detokenized, Ended, FromTokenizer, Started, TextDelta,
 
 ROUTES = {
     "GET /",
+    "GET /static/{name}",
+    "GET /live/events",
     "GET /version",
     "GET /openapi.json",
     "GET /docs",
