@@ -19,7 +19,7 @@ class ChoiceCard(msgspec.Struct, kw_only=True):
 
     `place` (1 = next) and `waits_for` are set while it is in the scheduler's line. `age_seconds` counts from the arrival of the request to now
     or to the end. `first_token_seconds` is predicted from now, null once there is one; `queued_seconds` and `prefill_seconds` are known then: how
-    long it waited for its slot, and from there to its first token. `sequence` names it in the live page while it runs, in decimal. `reason` is set
+    long it waited for its slot, and from there to its first token. `sequence` names it in the live page, in decimal. `reason` is set
     at the end: the finish reason, or the code of the error, or `client_closed`.
     """
 
@@ -37,7 +37,7 @@ class ChoiceCard(msgspec.Struct, kw_only=True):
     first_token_seconds: float | None = None
     queued_seconds: float | None = None
     prefill_seconds: float | None = None
-    sequence: str | None = None
+    sequence: str
     reason: str | None = None
 
 
@@ -105,7 +105,7 @@ def _choice(entry: Described, sequence: Sequence, standing: Standing | None, now
         generated_tokens=sequence.tokens,
         queued_seconds=None if sequence.begun is None else round(sequence.queued, 3),
         prefill_seconds=None if sequence.begun is None else round(sequence.prefilled, 3),
-        sequence=None if ended else str(sequence.key),
+        sequence=str(sequence.key),
         reason=reason,
     )
     if not ended and standing is not None:

@@ -56,7 +56,7 @@ class Register:
             self._choices -= len(oldest.choices)
 
     def find(self, name: str, owner: str | None = None) -> Entry | Card | None:
-        """By response id, else by X-Request-Id, else by the `sequence` of a choice that runs: the newest that runs, or else that has ended.
+        """By response id, else by X-Request-Id, else by the `sequence` of a choice: the newest that runs, or else that has ended.
 
         `owner`: only those of the key of this name.
         """
@@ -64,13 +64,15 @@ class Register:
         if found is not None:
             return found if _belongs(found, owner) else None
         known: list[Entry | Card] = [*reversed(self.live.values()), *reversed(self._ended.values())]
-        return next((request for request in known if request.request_id == name and _belongs(request, owner)), None) or self._running(name, owner)
+        return next((request for request in known if request.request_id == name and _belongs(request, owner)), None) or self._with(name, owner)
 
-    def _running(self, name: str, owner: str | None) -> Entry | None:
-        if not (name.isascii() and name.isdigit() and len(name) <= MAX_DIGITS):
+    def _with(self, sequence: str, owner: str | None) -> Entry | Card | None:
+        if not (sequence.isascii() and sequence.isdigit() and len(sequence) <= MAX_DIGITS):
             return None
-        key = int(name)
-        return next((entry for entry in self.live.values() if key in entry.run.live and _belongs(entry, owner)), None)
+        key = int(sequence)
+        runs = (entry for entry in self.live.values() if key in entry.run.live and _belongs(entry, owner))
+        ended = (card for card in self._ended.values() if _belongs(card, owner) and any(choice.sequence == sequence for choice in card.choices))
+        return next(runs, None) or next(ended, None)
 
     def newest(self, owner: str | None = None) -> list[Entry]:
         """Those with a sequence that runs, the newest first; `owner` as in `find`."""
