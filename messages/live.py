@@ -8,7 +8,7 @@ from messages.explain import Standing
 
 LIVE_FEED = "live"
 """The name of the feed in the run directory."""
-MOST_LINE, MOST_BRANCHES = 256, 8
+MOST_LINE, MOST_BRANCHES = 256, 6
 MAX_COLUMN_BYTES = 1 << 26
 
 # Values of the `phase` column.

@@ -91,6 +91,7 @@ export class Chat {
     answer.said = "";
     let first = 0;
     this.tokens = 0;
+    this.begun = false;
     let named = false;
     let reason = "";
     for await (const [, data] of eventsOf(response)) {
@@ -107,6 +108,7 @@ export class Chat {
       const entries = choice.logprobs?.content ?? [];
       this.tokens += entries.length;
       if (entries.length && !first) first = performance.now();
+      this.begun ||= Boolean(choice.delta?.content || entries.length);
       this.write(answer, choice.delta?.content ?? "", entries);
       const { tokens } = this;
       if (!tokens) continue;
@@ -138,7 +140,7 @@ export class Chat {
 
   // Before its first token: where it stands.
   update(scene) {
-    if (!this.abort || this.tokens) return;
+    if (!this.abort || this.begun) return;
     const one = scene.line.find(({ key }) => this.own.has(key));
     if (one) setText(this.told, `Waiting at place ${one.place}${one.first_token_seconds == null ? "" : `; the first token is expected in ${seconds(one.first_token_seconds)}`}`);
   }

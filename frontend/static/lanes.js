@@ -10,6 +10,8 @@ const GAP = 14;
 const MOST_IN_COLUMN = 256;
 const ROOM = 512; // CSS pixels of height
 const PHASES = ["lane", "prefill", "decode", "paused"];
+const DECODE = 2;
+const FILLS = [[1, false], [1, true], [2, false], [2, true], [3, false], [3, true]];
 const NAMES = ["free", "prefill", "decode", "waits in its slot"];
 const EVERY = [5, 10, 15, 20];
 
@@ -76,12 +78,12 @@ export class Lanes {
     context.fillStyle = colour("lane");
     if (gap) for (let slot = first; slot < last; slot += 1) context.fillRect(left, (slot - first) * pitch, wide, pitch - gap);
     else context.fillRect(left, 0, wide, (last - first) * pitch);
-    for (let phase = 1; phase < PHASES.length; phase += 1) {
-      context.fillStyle = colour(PHASES[phase]);
+    for (const [phase, odd] of FILLS) {
+      context.fillStyle = colour(phase === DECODE && odd ? "decode-odd" : PHASES[phase]);
       for (let slot = first; slot < last; slot += 1) {
         const top = (slot - first) * pitch;
         for (const run of this.lives.lanes[slot]) {
-          if (run.phase !== phase) continue;
+          if (run.phase !== phase || run.odd !== odd) continue;
           const begin = Math.max(left, x(run.from));
           // A thin gap between one request and the next, where there is room for it.
           context.fillRect(begin, top, Math.max(1, x(run.to) - begin - (gap && run.to < now ? 0.75 : 0)), pitch - gap);

@@ -38,7 +38,11 @@ export class Lives {
   extend(runs, from, phase, key) {
     const last = runs[runs.length - 1];
     if (last && last.phase === phase && last.key === key && from - last.to < 0.001) last.to = this.time;
-    else runs.push({ from, to: this.time, phase, key });
+    else {
+      // Requests that follow each other in a lane have two shades in turn.
+      const odd = last ? (last.key === key ? last.odd : !last.odd) : false;
+      runs.push({ from, to: this.time, phase, key, odd });
+    }
     while (runs.length && runs[0].to < this.time - KEPT_SECONDS) runs.shift();
   }
 
