@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 
 from frontend.args import FrontendArgs
+from frontend.responses.journal_file import JournalError
 from frontend.server import Server
 from transport.lifetime import Lifetime, read_arguments, set_up_logging
 from transport.tls import TlsError
@@ -33,6 +34,9 @@ def main() -> None:
             runner.run(run())
         except TlsError as error:
             logging.getLogger("frontend").error("%s", error)
+            raise SystemExit(1) from error
+        except JournalError as error:
+            logging.getLogger("frontend").error("--journal: %s", error)
             raise SystemExit(1) from error
         except OSError as error:
             logging.getLogger("frontend").error("cannot listen on %s port %d: %s", args.host, args.port, error.strerror or error)

@@ -14,6 +14,8 @@ class FrontendArgs(ProcessArgs, frozen=True, kw_only=True):
 
     `peers`: names of other frontends on the same port; the kernel deals the connections out. `access_log`: a file to append to, or "" for the open
     descriptor `access_fd`; None for no such log. `log_format`: see `frontend.access_line`. `otlp_endpoint`: where spans go.
+
+    `keeper`: which frontend has the journal of background responses; "" for none. `journal`: its file, told to that one alone.
     """
 
     host: str
@@ -37,3 +39,5 @@ class FrontendArgs(ProcessArgs, frozen=True, kw_only=True):
     access_fd: int = -1
     log_format: str = "json"
     otlp_endpoint: str | None = None
+    keeper: str = ""
+    journal: str | None = None

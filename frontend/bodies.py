@@ -20,7 +20,7 @@ MAX_VALUES = 300_000
 SEED_BITS = 63
 _LARGEST = 2**31 - 1
 MAX_BIAS = 100.0
-_CLAMPED = ("max_tokens", "max_completion_tokens", "top_k")
+_CLAMPED = ("max_tokens", "max_completion_tokens", "max_output_tokens", "top_k")
 _INTEGERS = (
     *_CLAMPED, "n", "seed", "logprobs", "top_logprobs", "priority", "best_of", "min_tokens", "prompt_logprobs", "truncate_prompt_tokens",
 )  # fmt: skip

@@ -16,6 +16,7 @@ from frontend.metrics import Metrics
 from frontend.peers import Peers
 from frontend.record import Watcher
 from frontend.register import Register
+from frontend.responses.desk import Desk
 
 LONG_BODY_BYTES = 1 << 20
 
@@ -31,6 +32,7 @@ class Core:
     access: Access = field(default_factory=Access)
     cors: Cors = field(default_factory=Cors)
     watchers: tuple[Watcher, ...] = ()
+    responses: Desk = field(default_factory=Desk)
 
     def check_model(self, name: str | None) -> None:
         """A request without a model gets the served one. Raises ApiError 404 for any other name."""

@@ -1,7 +1,7 @@
 """The OpenAPI 3.1 description of the API, made from the Structs of requests and answers."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
@@ -62,7 +62,7 @@ _BIAS: Schema = {
 }
 # What the type of a field does not say.
 _BY_NAME = {"prompt": _PROMPT, "input": _PROMPT, "messages": _MESSAGES, "logit_bias": _BIAS}
-_CUT = ("max_tokens", "max_completion_tokens", "top_k")
+_CUT = ("max_tokens", "max_completion_tokens", "max_output_tokens", "top_k")
 """Larger values are the same as the largest."""
 _KEYS: dict[str, Schema] = {
     "bearer": {"type": "http", "scheme": "bearer", "description": "Needed where the server was started with API keys."},
@@ -112,7 +112,7 @@ def _responses(operation: Operation) -> Iterator[tuple[str, Schema]]:
     schema = {"type": "string"} if operation.media != JSON else {"type": "object"} if operation.gives is None else _reference(operation.gives)
     content: Schema = {operation.media: {"schema": schema}}
     if operation.events is not None:
-        text = f"Events of {operation.events.__name__}, each behind `data: `, then `data: [DONE]`."
+        text = _stream(operation.events)
         content[EVENTS] = {"schema": {"type": "string", "description": text}}
     yield "200", {"description": "Done", "content": content}
     for status in operation.also:
@@ -120,6 +120,14 @@ def _responses(operation: Operation) -> Iterator[tuple[str, Schema]]:
     keyed = () if operation.path in OPEN_ROUTES else (401,)
     for status in sorted({*COMMON, *keyed, *operation.errors}):
         yield str(status), {"description": WORDS[status], "content": {JSON: {"schema": _reference(ErrorBody)}}}
+
+
+def _stream(events: object) -> str:
+    """What a stream looks like: chunks of one kind, or typed events."""
+    if isinstance(events, type):
+        return f"Events of {events.__name__}, each behind `data: `, then `data: [DONE]`."
+    kinds = ", ".join(kind.__name__ for kind in get_args(events))
+    return f"Each event is a line `event: ` with its type and one `data: ` with one of {kinds}."
 
 
 def _reference(kind: object) -> Schema:
@@ -130,15 +138,16 @@ def _reference(kind: object) -> Schema:
 def _request(schema: Schema, operation: Operation) -> Schema:
     """null is the same as leaving a field out, fields with a neutral value are known, others are refused."""
     required = schema.get("required", [])
-    fields = {name: _field(name, value, name in required) for name, value in schema["properties"].items()}
+    said = _BY_NAME | operation.fields
+    fields = {name: _field(name, value, name in required, said) for name, value in schema["properties"].items()}
     for name, neutral in operation.neutral.items():
         shown = {"type": "null"} if neutral.schema is None else {"anyOf": [neutral.schema, {"type": "null"}]}
         fields[name] = {**shown, "description": _NEUTRAL}
     return {**schema, "properties": fields, "additionalProperties": False}
 
 
-def _field(name: str, schema: Schema, required: bool) -> Schema:
-    shown = dict(_BY_NAME[name], **({"default": schema["default"]} if "default" in schema else {})) if name in _BY_NAME else dict(schema)
+def _field(name: str, schema: Schema, required: bool, said: dict[str, Schema]) -> Schema:
+    shown = dict(said[name], **({"default": schema["default"]} if "default" in schema else {})) if name in said else dict(schema)
     choices = [{key: value for key, value in choice.items() if key != "maximum" or name not in _CUT} for choice in shown.pop("anyOf", [shown])]
     if not required and {"type": "null"} not in choices:
         choices.append({"type": "null"})

@@ -13,6 +13,10 @@ from frontend.explain import CardList
 from frontend.generation import WholeBody
 from frontend.health import Alive, HealthBody, Version
 from frontend.refusals import Neutral
+from frontend.responses.body import DeletedBody, ItemList, ResponseBody
+from frontend.responses.events import Event
+from frontend.responses.items import MAX_ITEMS, ROLES
+from frontend.responses.request import ResponsesRequest
 from frontend.schema import ChatRequest, CompletionRequest, DetokenizeRequest, EmbeddingRequest, TokenizeRequest
 from frontend.tokens import DetokenizeAnswer, TokenizeAnswer
 
@@ -54,7 +58,7 @@ class Operation:
     """One method of one path. `body`: what it takes, and `neutral` which other fields at values that change nothing.
 
     `gives`: the Struct of a 200, or None for what is not JSON (`media`). `events`: what one event of its stream holds. `errors`: statuses besides
-    COMMON. `also`: other statuses with the shape of the answer.
+    COMMON. `also`: other statuses with the shape of the answer. `fields`: of the body, those whose schema their type does not say.
     """
 
     method: str
@@ -65,10 +69,11 @@ class Operation:
     media: str = JSON
     body: type[msgspec.Struct] | None = None
     neutral: dict[str, Neutral] = field(default_factory=dict)
-    events: type[msgspec.Struct] | None = None
+    events: type[msgspec.Struct] | object | None = None
     errors: tuple[int, ...] = ()
     also: tuple[int, ...] = ()
     query: dict[str, dict[str, object]] = field(default_factory=dict)
+    fields: dict[str, dict[str, object]] = field(default_factory=dict)
 
 
 def _get(path: str, tag: str, summary: str, **more: object) -> Operation:
@@ -81,6 +86,28 @@ def _post(path: str, tag: str, summary: str, body: type[msgspec.Struct], gives: 
 
 ALL = (*BODY, *READY, *GENERATES)
 LIMIT: dict[str, dict[str, object]] = {"limit": {"type": "integer", "minimum": 1, "maximum": 256, "default": 100}}
+_BOOLEAN: dict[str, object] = {"type": "boolean", "default": False}
+RESUMED: dict[str, dict[str, object]] = {"stream": _BOOLEAN, "starting_after": {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}}
+LISTED: dict[str, dict[str, object]] = {
+    "limit": {"type": "integer", "minimum": 1, "maximum": 100, "default": 20},
+    "order": {"type": "string", "enum": ["asc", "desc"], "default": "desc"},
+    "after": {"type": "string"},
+}
+_TEXT_PART = {
+    "type": "object",
+    "properties": {"type": {"enum": ["input_text", "output_text"]}, "text": {"type": "string"}},
+    "required": ["type", "text"],
+}
+_ITEM = {
+    "type": "object",
+    "properties": {
+        "type": {"const": "message"},
+        "role": {"enum": list(ROLES)},
+        "content": {"anyOf": [{"type": "string"}, {"type": "array", "items": _TEXT_PART, "minItems": 1}]},
+    },
+    "required": ["role", "content"],
+}
+INPUT: dict[str, object] = {"anyOf": [{"type": "string"}, {"type": "array", "items": _ITEM, "minItems": 1, "maxItems": MAX_ITEMS}]}
 OPERATIONS = (
     _post(
         "/v1/chat/completions", "Generation", "Answer a conversation", ChatRequest, WholeBody[ChatChoice],
@@ -90,6 +117,23 @@ OPERATIONS = (
         "/v1/completions", "Generation", "Continue one prompt or several, or score them", CompletionRequest, WholeBody[CompletionChoice],
         neutral=refusals.COMPLETION, events=Chunk, errors=ALL,
     ),
+    _post(
+        "/v1/responses", "Responses", "Answer a conversation, with typed events, at once or in the background", ResponsesRequest, ResponseBody,
+        neutral=refusals.RESPONSES, events=Event, errors=ALL, fields={"input": INPUT},
+    ),
+    _get(
+        "/v1/responses/{id}", "Responses", "A response that is kept, or the events of one in the background", gives=ResponseBody, events=Event,
+        errors=(404, *READY), query=RESUMED,
+    ),
+    Operation(
+        method="delete", path="/v1/responses/{id}", tag="Responses", summary="Forget a response, and end it if it runs", gives=DeletedBody,
+        errors=(404, *READY),
+    ),
+    Operation(
+        method="post", path="/v1/responses/{id}/cancel", tag="Responses", summary="End a response that runs in the background", gives=ResponseBody,
+        errors=(404, *READY),
+    ),
+    _get("/v1/responses/{id}/input_items", "Responses", "What a response was made of", gives=ItemList, errors=(404, *READY), query=LISTED),
     _post(
         "/v1/embeddings", "Generation", "The pooled last hidden states of texts", EmbeddingRequest, EmbeddingBody,
         neutral=refusals.EMBEDDING, errors=ALL,

@@ -13,7 +13,9 @@ from frontend.streams import Sequence as Choice
 CLIENT_CLOSED = 499
 MAX_PATH = 200
 OTHER = "other"
-OPERATIONS = {"/v1/chat/completions": "chat", "/v1/completions": "text_completion", "/v1/embeddings": "embeddings"}
+OPERATIONS = {
+    "/v1/chat/completions": "chat", "/v1/responses": "chat", "/v1/completions": "text_completion", "/v1/embeddings": "embeddings",
+}  # fmt: skip
 """Patterns of the routes that run sequences, and the names of what they do in OpenTelemetry's conventions for generative AI."""
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _UNKNOWN = "-"

@@ -105,6 +105,30 @@ TOKENIZE: dict[str, Neutral] = {
 
 DETOKENIZE: dict[str, Neutral] = {}
 
+# Of /v1/responses, whose `metadata` is kept and given back.
+RESPONSES: dict[str, Neutral] = {
+    "user": _text,
+    "safety_identifier": _text,
+    "prompt_cache_key": _text,
+    "prompt_cache_retention": _only("in_memory"),
+    "prompt_cache_options": _only({}),
+    "service_tier": _only("auto", "default"),
+    "text": _only({}, *({"format": {"type": "text"}, **more} for more in ({}, {"verbosity": "medium"})), {"verbosity": "medium"}),
+    "reasoning": _only({}, {"effort": "none"}),
+    "tools": _only([]),
+    "tool_choice": _only("none", "auto"),
+    "parallel_tool_calls": _only(True, False),
+    "max_tool_calls": _never,
+    "include": _only([]),
+    "top_logprobs": _only(0),
+    "truncation": _only("disabled"),
+    "context_management": _only([]),
+    "background_options": _only({}, {"completion_window": "soonest"}),
+    "conversation": _never,
+    "prompt": _never,
+    "moderation": _never,
+}
+
 _EMPTY = _only("", [], {})
 
 # Of one message. What a server answers may come back as it is: its fields that carry nothing are empty.
@@ -119,6 +143,10 @@ MESSAGE: dict[str, Neutral] = {
     "annotations": _EMPTY,
     "audio": _EMPTY,
 }
+
+# Of one message of /v1/responses, and of one part of its content.
+INPUT_MESSAGE: dict[str, Neutral] = {"id": _text, "status": _only("in_progress", "completed", "incomplete"), "phase": _never}
+INPUT_PART: dict[str, Neutral] = {"annotations": _EMPTY, "logprobs": _EMPTY, "prompt_cache_breakpoint": _never}
 
 
 def strip(fields: dict[str, Any], known: tuple[str, ...], neutral: dict[str, Neutral], where: str = "") -> dict[str, Any]:

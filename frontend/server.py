@@ -20,6 +20,11 @@ from frontend.explain import answer_peer
 from frontend.metrics import Metrics
 from frontend.peers import Peers
 from frontend.protocol import Connection
+from frontend.responses import background, restoring
+from frontend.responses.desk import Desk
+from frontend.responses.figures import DeskCollector
+from frontend.responses.links import Links, socket_path
+from frontend.responses.private import make_private_app
 from frontend.service import make_app
 from frontend.shared_metrics import report
 from frontend.streams import ContractError
@@ -70,7 +75,9 @@ class Server:
         peers = Peers(args.name, {name: self._outboxes[name] for name in args.peers}, view.serves)
         self._access = Access(args.api_keys, args.key_lines)
         doors: dict[str, Any] = {"access": self._access, "cors": Cors(args.cors_origins)}
-        self._core = Core(args, view, metrics, dispatcher, peers=peers, watchers=self._watching.watchers, **doors)
+        desk = Desk(args.name, args.keeper, Links(args.run_dir, args.peers, view.serves))
+        self._core = Core(args, view, metrics, dispatcher, peers=peers, watchers=self._watching.watchers, responses=desk, **doors)
+        metrics.registry.register(DeskCollector(desk, args.model_name))
         self._certificate = Certificate(args.tls_cert, args.tls_key) if args.tls_cert and args.tls_key else None
         self._connections = Connections(room_for(args.max_connections), args.head_seconds)
         self._answering: set[asyncio.Task[None]] = set()
@@ -79,15 +86,14 @@ class Server:
         self._sampled = 0.0
 
     async def serve(self) -> None:
-        """Raises OSError when the port cannot be bound."""
-        runner = web.AppRunner(
-            make_app(self._core),
-            handler_cancellation=True,
-            shutdown_timeout=LAST_WORDS_SECONDS,
-        )
-        await runner.setup()
+        """Raises OSError when the port cannot be bound and JournalError when the journal cannot be used."""
+        options: dict[str, Any] = {"handler_cancellation": True, "shutdown_timeout": LAST_WORDS_SECONDS, "access_log": None}
+        runners = [web.AppRunner(app, **options) for app in self._apps()]
+        for runner in runners:
+            await runner.setup()
         try:
-            listener = await self._listen(runner)
+            await self._open_responses(runners[1:])
+            listener = await self._listen(runners[0])
             self._inbox.listen(self._receive)
             refreshing = asyncio.create_task(self._keep_fresh())
             await self._follow()
@@ -96,8 +102,21 @@ class Server:
             listener.close()
             await self._drain()
         finally:
-            await runner.cleanup()
+            for runner in runners:
+                await runner.cleanup()
+            await background.close(self._core)
             self._close()
+
+    def _apps(self) -> list[web.Application]:
+        """What clients reach, and what the other frontends reach, if there are any."""
+        return [make_app(self._core), *([make_private_app(self._core)] if self._args.peers else [])]
+
+    async def _open_responses(self, private: list[web.AppRunner]) -> None:
+        """Before any client is served: what a journal holds is not asked for in vain."""
+        if self._args.journal is not None:
+            await restoring.open_journal(self._core, self._args.journal)
+        for runner in private:
+            await web.UnixSite(runner, socket_path(self._args.run_dir, self._args.name)).start()
 
     async def _listen(self, runner: web.AppRunner) -> asyncio.Server:
         """Every connection is a `Connection`: aiohttp's own sites know no other protocol than theirs."""

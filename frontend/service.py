@@ -14,6 +14,7 @@ from frontend.errors import ApiError
 from frontend.explain import cancel_request, list_requests, show_request
 from frontend.live.routes import LivePage
 from frontend.middleware import Boundary, Handler
+from frontend.responses import routes as responses
 from frontend.tokens import detokenize, tokenize
 
 Endpoint = Callable[[Core, web.Request], Awaitable[web.StreamResponse]]
@@ -44,11 +45,16 @@ def make_app(core: Core) -> web.Application:
     routes.add_get("/v1/requests", _plain(core, list_requests))
     routes.add_get("/v1/requests/{id:.+}", _plain(core, show_request))
     routes.add_delete("/v1/requests/{id:.+}", _plain(core, cancel_request))
+    routes.add_get("/v1/responses/{id}", _plain(core, responses.retrieve))
+    routes.add_delete("/v1/responses/{id}", _plain(core, responses.delete))
+    routes.add_post("/v1/responses/{id}/cancel", _plain(core, responses.cancel))
+    routes.add_get("/v1/responses/{id}/input_items", _plain(core, responses.input_items))
     expect = _expect(core)
     routes.add_post("/tokenize", _when_started(core, tokenize), expect_handler=expect)
     routes.add_post("/detokenize", _when_started(core, detokenize), expect_handler=expect)
     routes.add_post("/v1/chat/completions", _when_started(core, chat_completions), expect_handler=expect)
     routes.add_post("/v1/completions", _when_started(core, completions), expect_handler=expect)
+    routes.add_post("/v1/responses", _when_started(core, responses.create), expect_handler=expect)
     routes.add_post("/v1/embeddings", _when_started(core, embeddings), expect_handler=expect)
     return app
 

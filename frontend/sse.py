@@ -46,7 +46,7 @@ class EventStream:
         writer, transport = await response.prepare(self._http), self._http.transport
         if writer is None or transport is None:
             raise ConnectionResetError("the client has gone")
-        output = _Output(transport, response.headers.get("Transfer-Encoding") == "chunked")
+        output = Output(transport, response.headers.get("Transfer-Encoding") == "chunked")
         openings = [self._shapes.opening(index) for index in range(self._choices)]
         output.write(b"".join(self._event(choice) for choice in openings if choice is not None))
         self._output, self._run.writer = output, self._write
@@ -97,7 +97,7 @@ class EventStream:
         return self._head + b'],"usage":' + self._encode(usage(self._run)) + b"}\n\n" + _DONE
 
 
-class _Output:
+class Output:
     """Writing to a connection at once, past the response, whose writing is a coroutine. Its writer's `drain` waits until all was sent.
 
     `sent` counts the bytes of data."""

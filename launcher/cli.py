@@ -130,6 +130,7 @@ def _add_start(start: argparse.ArgumentParser) -> None:
     add("--trace", metavar="FILE", help="write what each process does when to a new file, for Perfetto, chrome://tracing and `trace summary`")
     add("--access-log", metavar="FILE", help="append a line for each HTTP request to this file; - is standard output")
     add("--log-format", choices=["json", "text"], help="of the access log (json)")
+    add("--journal", metavar="FILE", help="keep background responses in this file: they survive a restart of everything; made if missing")
     add("--otlp-endpoint", metavar="URL", help="send OpenTelemetry spans of requests to this collector, such as http://127.0.0.1:4318")
     add("--chat-template", metavar="FILE", help="a Jinja chat template instead of the model's own")
     add("--generation-config", choices=["on", "off"], default="on", help="the model's generation_config.json gives sampling defaults (on)")

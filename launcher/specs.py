@@ -59,6 +59,7 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
     access_log: str | None = None
     log_format: str = "json"
     otlp_endpoint: str | None = None
+    journal: str | None = None
     chat_template: str | None = None
     generation_config: bool = True
     dummy_weights: bool = False
@@ -78,8 +79,11 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
         return f"{scheme}://[{host}]:{self.port}" if ":" in host else f"{scheme}://{host}:{self.port}"
 
 
-def cluster_specs(options: ClusterOptions, run_dir: str, access_fd: int = -1) -> list[ProcessSpec]:
-    """The table of processes of one cluster, in the order they are started. `access_fd`: where an access log without a file goes."""
+def cluster_specs(options: ClusterOptions, run_dir: str, access_fd: int = -1, journal_fd: int = -1) -> list[ProcessSpec]:
+    """The table of processes of one cluster, in the order they are started. `access_fd`: where an access log without a file goes.
+
+    `journal_fd`: the lock of the journal, which its keeper, the first frontend, holds for as long as it lives.
+    """
     from frontend.args import FrontendArgs
     from scheduler.args import SchedulerArgs
     from tokenizer_proc.args import TokenizerArgs
@@ -94,9 +98,19 @@ def cluster_specs(options: ClusterOptions, run_dir: str, access_fd: int = -1) ->
     place: dict[str, Any] = {"host": options.host, "port": options.port, "model_name": options.model_name, "created": options.created}
     place |= msgspec.structs.asdict(options.security)
     place |= {"access_log": options.access_log, "access_fd": access_fd, "log_format": options.log_format, "otlp_endpoint": options.otlp_endpoint}
+    keeper = frontends[0] if options.journal is not None else ""
     front = [
-        FrontendArgs(**common(name), **place, tokenizers=tokenizers, peers=tuple(other for other in frontends if other != name)) for name in frontends
+        FrontendArgs(
+            **common(name),
+            **place,
+            tokenizers=tokenizers,
+            peers=tuple(other for other in frontends if other != name),
+            keeper=keeper,
+            journal=options.journal if name == keeper else None,
+        )
+        for name in frontends
     ]
+    inherited = {name: tuple(fd for fd in (access_fd, journal_fd if name == keeper else -1) if fd >= 0) for name in frontends}
     text = [
         TokenizerArgs(
             **common(name),
@@ -139,7 +153,7 @@ def cluster_specs(options: ClusterOptions, run_dir: str, access_fd: int = -1) ->
         dummy_weights=options.dummy_weights,
     )
     return [
-        *(ProcessSpec(package="frontend", args=args, stage=FRONTENDS, descriptors=() if access_fd < 0 else (access_fd,)) for args in front),
+        *(ProcessSpec(package="frontend", args=args, stage=FRONTENDS, descriptors=inherited[args.name]) for args in front),
         ProcessSpec(package="worker", args=worker, stage=WORKERS),
         *(ProcessSpec(package="tokenizer_proc", args=args, stage=TOKENIZERS) for args in text),
         ProcessSpec(package="scheduler", args=scheduler, stage=SCHEDULER),

@@ -20,6 +20,7 @@ import msgspec
 from launcher import models
 from launcher.display import Event, PipeAudience, TerminalAudience, status_key
 from launcher.errors import APP_ROOT, LauncherError
+from launcher.journal import journal_from, journal_lock
 from launcher.machine import cores
 from launcher.new_file import new_file
 from launcher.options import check_formats
@@ -62,6 +63,7 @@ def options_from(args: argparse.Namespace) -> ClusterOptions:
     trace = None if args.trace is None else new_file("--trace", args.trace, "a trace")
     security = security_from(args)
     watching = watching_from(args)
+    journal = journal_from(args.journal)
     port = free_port(args.host, args.port)
     found = models.resolve(args.model)
     return ClusterOptions(
@@ -89,6 +91,7 @@ def options_from(args: argparse.Namespace) -> ClusterOptions:
         record=record,
         record_tokens=args.record_tokens,
         trace=trace,
+        journal=journal,
         chat_template=str(Path(template).resolve()) if template is not None else None,
         generation_config=args.generation_config == "on",
         dummy_weights=args.dummy_weights,
@@ -157,8 +160,8 @@ def serve(options: ClusterOptions, run_dir: RunDir, report_fd: int = -1) -> int:
         run_dir.write_key(key)
         run_dir.write_info(_info(options))
         timeouts = (options.startup_timeout, options.hang_timeout)
-        with traced(options.trace) as trace, access_descriptor(options.access_log) as descriptor:
-            specs = cluster_specs(msgspec.structs.replace(options, trace=trace, security=security), str(run_dir.folder), descriptor)
+        with traced(options.trace) as trace, access_descriptor(options.access_log) as access, journal_lock(options.journal) as journal:
+            specs = cluster_specs(msgspec.structs.replace(options, trace=trace, security=security), str(run_dir.folder), access, journal)
             code = Supervisor(specs, run_dir.folder, options.model_name, audience, *timeouts, lambda: serves(options.url)).run()
     finally:
         if code != 0:

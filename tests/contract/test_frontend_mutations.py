@@ -22,6 +22,10 @@ BODIES: dict[str, list[Any]] = {
         {"prompt": "A", "seed": 1, "logit_bias": {"1": -100}, "bad_words": ["x"], "allowed_token_ids": [1, 2], "cache_salt": "s", "echo": True},
         {"prompt": [[1, 2], [3]], "stop_token_ids": [1], "min_tokens": 1, "priority": -1, "logprobs": 1, "stream": True},
     ],
+    "/v1/responses": [
+        {"input": [{"role": "user", "content": [{"type": "input_text", "text": "A"}]}], "instructions": "I", "metadata": {"a": "b"}, "top_k": 3},
+        {"input": "A", "stream": True, "store": False, "max_output_tokens": 5, "text": {"format": {"type": "text"}}, "tools": []},
+    ],
     "/v1/embeddings": [{"input": ["A", "B"], "encoding_format": "base64", "pooling": "last"}],
     "/tokenize": [{"prompt": "A", "return_token_strs": True}],
     "/detokenize": [{"tokens": [1, 2, 3]}],

@@ -98,6 +98,22 @@ def test_a_line_says_who_asked_what_and_how_it_went(watched: Watched) -> None:
     assert not [word for word in ("secret", "private", "sk-key", "Bearer") if word in everything]
 
 
+def test_a_background_response_has_a_line_of_its_own(watched: Watched) -> None:
+    """One for the request, which is over at once, and one for the work, when that is."""
+    watched.peers.script = answering
+    body = {"input": "a secret question", "background": True}
+    answer = watched.frontend.post("/v1/responses", body, {"X-Request-Id": "behind"})[2]
+    asked, done = watched.line_with(request_id="behind", id=None), watched.line_with(request_id="behind", id=answer["id"])
+    assert (asked["status"], asked["prompt_tokens"], asked["bytes"] > 0) == (200, None, True)
+    expected = {"status": 200, "error": None, "client": "127.0.0.1", "finish": "stop", "prompt_tokens": 7, "completion_tokens": 2, "bytes": 0}
+    assert {key: done[key] for key in expected} == expected
+    assert done["queue_seconds"] == pytest.approx(0.02)
+    watched.peers.script = silent
+    answer = watched.frontend.post("/v1/responses", body, {"X-Request-Id": "stopped"})[2]
+    watched.frontend.post(f"/v1/responses/{answer['id']}/cancel", {})
+    assert watched.line_with(request_id="stopped", status=499)["error"] == "cancelled"
+
+
 def test_what_was_refused_counts_no_tokens(watched: Watched) -> None:
     watched.frontend.post(CHAT, {"messages": MESSAGES, "n": 0}, {"X-Request-Id": "bad"})
     line = watched.line("bad")
@@ -136,7 +152,7 @@ def test_a_stream_that_fails_and_a_client_that_goes(watched: Watched) -> None:
     watched.frontend.wait_metric("requests_live", 0)
     assert watched.frontend.metric("requests_received_total") == received + 1
     assert watched.frontend.metric("http_requests_total", handler=CHAT, status="499") == 1
-    line = watched.line_with(status=499)
+    line = watched.line_with(status=499, path=CHAT)
     assert (line["error"], line["finish"], line["prompt_tokens"], line["stream"]) == (None, None, None, True)
 
 

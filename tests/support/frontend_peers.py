@@ -31,7 +31,7 @@ from transport.tls import pinned_context
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = "tiny"
 CONTEXT = 2048
-FRONTEND = "frontend0"
+FRONTEND, OTHER = "frontend0", "frontend1"
 TIMEOUT = 30.0
 
 Message = Generate | Cancel | Tokenize | Detokenize | Explain
@@ -39,9 +39,19 @@ Script = Callable[[Message], Iterable[FromTokenizer]]
 
 
 def cluster_state(
-    ready: bool = True, incarnation: int = 1, reason: str = "", phase: str = READY, worker: str = READY, tokenizer: str = READY
+    ready: bool = True,
+    incarnation: int = 1,
+    reason: str = "",
+    phase: str = READY,
+    worker: str = READY,
+    tokenizer: str = READY,
+    frontends: Iterable[str] = (),
+    stop_seconds: float | None = None,
 ) -> ClusterState:
-    """A cluster of one tokenizer, a scheduler and a worker; `incarnation` is the tokenizer's, `worker` and `tokenizer` the phases of those."""
+    """A cluster of one tokenizer, a scheduler and a worker; `incarnation` is the tokenizer's, `worker` and `tokenizer` the phases of those.
+
+    `frontends`: names of those that are ready, where they know each other.
+    """
     return ClusterState(
         ready=ready,
         phase=phase,
@@ -52,7 +62,9 @@ def cluster_state(
             ProcessState(name="tokenizer0", incarnation=incarnation, pid=1, phase=tokenizer),
             ProcessState(name="scheduler", incarnation=1, pid=2, phase=READY, facts={"context": CONTEXT}, gauges={"running": 3.0, "waiting": 2.0}),
             ProcessState(name="worker0", incarnation=1, pid=3, phase=worker, detail="" if worker == READY else "loading weights", progress=0.43),
+            *(ProcessState(name=name, incarnation=1, pid=4, phase=READY) for name in frontends),
         ],
+        stop_seconds=stop_seconds,
     )
 
 
@@ -89,7 +101,7 @@ class Peers:
         self.received: queue.Queue[Message] = queue.Queue()
         self.reports: queue.Queue[ProcessReport] = queue.Queue()
         self.state: ClusterState | None = cluster_state()
-        self._run_dir = run_dir
+        self.run_dir = run_dir
         self._outgoing: queue.Queue[msgspec.Struct | bytes] = queue.Queue()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -113,10 +125,11 @@ class Peers:
 
     def _run(self) -> None:
         context: zmq.Context[Any] = zmq.Context()
-        supervisor: Inbox[ProcessReport] = Inbox(context, self._run_dir, SUPERVISOR, ToSupervisor)
-        inbox: Inbox[Message] = Inbox(context, self._run_dir, "tokenizer0", FromFrontend)
-        feed = Feed(context, self._run_dir, CLUSTER_FEED)
-        outbox = Outbox(context, self._run_dir, FRONTEND, linger_ms=100)
+        supervisor: Inbox[ProcessReport] = Inbox(context, self.run_dir, SUPERVISOR, ToSupervisor)
+        inbox: Inbox[Message] = Inbox(context, self.run_dir, "tokenizer0", FromFrontend)
+        feed = Feed(context, self.run_dir, CLUSTER_FEED)
+        outboxes = {name: Outbox(context, self.run_dir, name, linger_ms=100) for name in (FRONTEND, OTHER)}
+        outbox = outboxes[FRONTEND]
         while not self._stop.is_set():
             if self.state is not None:
                 feed.publish(self.state)
@@ -126,7 +139,7 @@ class Peers:
             for message in inbox.drain():
                 self.received.put(message)
                 for answer in self.script(message):
-                    outbox.send(answer)
+                    outboxes[getattr(message, "frontend", FRONTEND)].send(answer)
             with contextlib.suppress(queue.Empty):
                 while True:
                     item = self._outgoing.get_nowait()
@@ -134,7 +147,8 @@ class Peers:
                         outbox.send_frame(item)
                     else:
                         outbox.send(item)
-        for closable in (supervisor, inbox, feed, outbox):
+        closables: list[Inbox[Any] | Feed | Outbox] = [supervisor, inbox, feed, *outboxes.values()]
+        for closable in closables:
             closable.close()
         context.term()
 
@@ -142,12 +156,12 @@ class Peers:
 def start(run_dir: Path, port: int, body_limit: int, log: IO[str], **more: Any) -> subprocess.Popen[str]:
     """The frontend process; its log goes to the open file `log`. `more`: other arguments of it."""
     args = FrontendArgs(
-        name=FRONTEND,
+        name=more.pop("name", FRONTEND),
         incarnation=1,
         run_dir=str(run_dir),
         host="127.0.0.1",
         port=port,
-        model_name=MODEL,
+        model_name=more.pop("model_name", MODEL),
         tokenizers=["tokenizer0"],
         created=1_700_000_000,
         body_limit=body_limit,
@@ -170,7 +184,8 @@ class Frontend:
         deadline = time.monotonic() + TIMEOUT
         while not self.port:
             report = peers.reports.get(timeout=max(0.01, deadline - time.monotonic()))
-            self.port = int(report.facts.get("port", 0))
+            if report.pid == self.process.pid:
+                self.port = int(report.facts.get("port", 0))
 
     @property
     def url(self) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
-GENERATING = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings")
+GENERATING = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses")
 FINISHED = ("stop", "length")
 Labels = dict[str, str]
 

@@ -29,7 +29,7 @@ OPTIONS = ["--kv-tokens", str(CONTEXT), "--max-context", str(CONTEXT), "--max-sl
 @pytest.fixture(scope="module")
 def logged(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster, Path]]:
     log = tmp_path_factory.mktemp("access") / "log"
-    with running_cluster(models / "dice-byte", "--frontends", "2", "--access-log", str(log), *OPTIONS) as cluster:
+    with running_cluster(models / "dice-byte", "--frontends", "2", "--access-log", str(log), "--journal", f"{log}.journal", *OPTIONS) as cluster:
         yield cluster, log
 
 
@@ -58,6 +58,16 @@ class Client:
             self.told["cached"] += (events[-1]["usage"].get("prompt_tokens_details") or {}).get("cached_tokens", 0)
             reasons = [choice.get("finish_reason") for event in events for choice in event.get("choices", event.get("data", ()))]
             self.ends.update(reason or "length" for reason in reasons if reason or path == "/v1/embeddings")
+
+    async def respond(self, **body: Any) -> None:
+        """The same of /v1/responses, whole."""
+        async with aiohttp.ClientSession(self.cluster.url) as session, session.post("/v1/responses", json={"input": "A"} | body) as response:
+            answer = strict(await response.text())
+        self.statuses[response.status] += 1
+        usage = answer["usage"]
+        cached = usage["input_tokens_details"]["cached_tokens"]
+        self.told.update(prompt_tokens=usage["input_tokens"], completion_tokens=usage["output_tokens"], cached=cached)
+        self.ends[{"completed": "stop", "incomplete": "length"}[answer["status"]]] += 1
 
     async def leave(self, when: Callable[[], Any], **body: Any) -> None:
         """Begin a stream that would take long, and close the connection when `when`, a coroutine, returns; with none, after some text."""
@@ -113,6 +123,7 @@ async def mix(client: Client, watch: Watch) -> None:
     for _ in range(2):
         await client.ask(prompt="AB" * 30, max_tokens=1)
     await client.ask("/v1/embeddings", input=["ABC", "A"])
+    await client.respond(max_output_tokens=6, ignore_eos=True)
     wrong: list[dict[str, Any]] = [{"max_tokens": -1}, {"prompt": "A" * 2000}, {"nonsense": 1}, {"prompt": []}]
     for each in wrong:
         await client.ask(**each)

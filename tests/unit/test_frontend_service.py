@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -14,6 +15,8 @@ from frontend.cluster import ClusterView
 from frontend.core import Core
 from frontend.dispatcher import Dispatcher
 from frontend.metrics import Metrics
+from frontend.responses.journal import Journal
+from frontend.responses.journal_file import JournalFile
 from frontend.service import make_app
 from messages.cluster import READY, ClusterState, ProcessState
 from messages.request import Detokenize, Generate, Tokenize
@@ -35,6 +38,11 @@ ROUTES = {
     "GET /v1/models/{id}",
     "GET /v1/requests",
     "GET /v1/requests/{id}",
+    "GET /v1/responses/{id}",
+    "GET /v1/responses/{id}/input_items",
+    "DELETE /v1/responses/{id}",
+    "POST /v1/responses",
+    "POST /v1/responses/{id}/cancel",
     "DELETE /v1/requests/{id}",
     "POST /tokenize",
     "POST /detokenize",
@@ -94,13 +102,17 @@ async def test_the_routes_are_these() -> None:
     assert found == ROUTES
 
 
-async def test_no_handler_blocks_the_loop(blocking_is_an_error: BlockBuster) -> None:
+async def test_no_handler_blocks_the_loop(tmp_path: Path, blocking_is_an_error: BlockBuster) -> None:
     core = make_core()
+    core.responses.journal = Journal(await asyncio.to_thread(JournalFile, tmp_path / "journal"))
     chat: dict[str, Any] = {"messages": [{"role": "user", "content": "A"}]}
     posts: list[tuple[str, dict[str, Any]]] = [
         ("/v1/chat/completions", chat),
         ("/v1/chat/completions", {**chat, "stream": True, "n": 3}),
         ("/v1/completions", {"prompt": ["A", "B"], "stream": True}),
+        ("/v1/responses", {"input": "A"}),
+        ("/v1/responses", {"input": "A", "stream": True}),
+        ("/v1/responses", {"input": "A", "background": True, "stream": True}),
         ("/v1/embeddings", {"input": ["A", "B"]}),
         ("/tokenize", {"prompt": "A"}),
         ("/detokenize", {"tokens": [1]}),
@@ -110,7 +122,12 @@ async def test_no_handler_blocks_the_loop(blocking_is_an_error: BlockBuster) -> 
             async with client.post(path, json=body, headers={"X-Request-Id": "m"}) as response:
                 assert (path, response.status) == (path, 200)
                 await response.read()
-        for method, path in sorted(route.split() for route in ROUTES if not route.startswith("POST")):
-            async with client.request(method, path.replace("{id}", "m")) as response:
+        async with client.post("/v1/responses", json={"input": "A", "background": True}) as response:
+            kept = (await response.json())["id"]
+        async with client.post(f"/v1/responses/{kept}/cancel") as response:
+            assert response.status == 200
+        for method, path in sorted((route.split() for route in ROUTES if not route.startswith("POST")), reverse=True):  # DELETE comes last
+            async with client.request(method, path.replace("{id}", kept if path.startswith("/v1/responses") else "m")) as response:
                 assert (path, response.status) == (path, 200)
+        await asyncio.to_thread(core.responses.journal.close)
     assert len(core.dispatcher) == 0

@@ -52,7 +52,7 @@ CLI = {
     "top": "--interval --once --port --url",
     "cluster start": (
         "--access-log --api-keys --block-size --chat-template --chunk-tokens --cors-origin --detach --device --dtype --dummy-weights "
-        "--frontends --generation-config --gpu-memory-utilization --hang-timeout --host --kv-dtype --kv-tokens --log-format "
+        "--frontends --generation-config --gpu-memory-utilization --hang-timeout --host --journal --kv-dtype --kv-tokens --log-format "
         "--log-level --max-connections --max-context --max-queue --max-queue-tokens --max-slots --max-step-tokens --model "
         "--otlp-endpoint --port --prefix-cache --record --record-tokens --run-ahead --served-model-name --startup-timeout "
         "--target-itl --threads --tls-cert --tls-key --tokenizers --trace --weights"
@@ -78,6 +78,7 @@ CLI = {
 }
 ROUTES = [
     "DELETE /v1/requests/{id}",
+    "DELETE /v1/responses/{id}",
     "GET /",
     "GET /docs",
     "GET /health",
@@ -92,12 +93,16 @@ ROUTES = [
     "GET /v1/models/{id}",
     "GET /v1/requests",
     "GET /v1/requests/{id}",
+    "GET /v1/responses/{id}",
+    "GET /v1/responses/{id}/input_items",
     "GET /version",
     "POST /detokenize",
     "POST /tokenize",
     "POST /v1/chat/completions",
     "POST /v1/completions",
     "POST /v1/embeddings",
+    "POST /v1/responses",
+    "POST /v1/responses/{id}/cancel",
 ]
 
 

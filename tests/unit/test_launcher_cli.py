@@ -19,7 +19,7 @@ START_OPTIONS = {
     *("--max-slots", "--max-step-tokens", "--chunk-tokens", "--max-context", "--max-queue", "--chat-template", "--dummy-weights", "--tokenizers"),
     *("--frontends", "--log-level", "--startup-timeout", "--gpu-memory-utilization", "--hang-timeout", "-h", "--help"),
     *("--max-queue-tokens", "--run-ahead", "--prefix-cache", "--target-itl", "--record", "--record-tokens"),
-    *("--generation-config", "--kv-dtype", "--weights", "--trace", "--access-log", "--log-format", "--otlp-endpoint"),
+    *("--generation-config", "--kv-dtype", "--weights", "--trace", "--access-log", "--log-format", "--otlp-endpoint", "--journal"),
     *("--api-keys", "--tls-cert", "--tls-key", "--cors-origin", "--max-connections"),
 }
 
@@ -86,6 +86,8 @@ def test_values_out_of_bounds(option: str, value: str, message: str, capsys: pyt
         (["--record", __file__], "a recording is never written over"),
         (["--trace", "/no/such/file"], "--trace: there is no folder /no/such"),
         (["--trace", __file__], "a trace is never written over"),
+        (["--journal", "/no/such/file"], "--journal: there is no folder /no/such"),
+        (["--journal", __file__], "is open to others, and holds prompts and answers"),
         (["--record-tokens"], "name its file with --record FILE"),
         (["--weights", "fp8"], "--weights fp8 needs a GPU"),
         (["--weights", "fp8", "--device", "cuda", "--dtype", "float32"], "--weights fp8 computes in bfloat16"),

@@ -1,0 +1,1 @@
+"""/v1/responses: OpenAI's Responses API, kept answers, background mode and its journal."""
