@@ -81,7 +81,8 @@ class PacedWorker:
         tokens = self._random.integers(0, self._args.vocab, slots.size, dtype=np.int32)
         self._free = max(self._free, time.monotonic()) + self._args.step_seconds
         status = bytes([OK]) * slots.size
-        result = StepResult(session=plan.session, step=plan.step, slot=pack_i32(slots), token=pack_i32(tokens), status=status, seconds=self._args.step_seconds)
+        made = {"slot": pack_i32(slots), "token": pack_i32(tokens), "status": status}
+        result = StepResult(session=plan.session, step=plan.step, seconds=self._args.step_seconds, **made)
         self._results.append((self._free, result))
 
     def close(self) -> None:

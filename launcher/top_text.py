@@ -10,8 +10,11 @@ Told = dict[str, Any]
 """The newest event of each name, as frontend.live.frames has them."""
 
 PHASES = ("free", "prefill", "decode", "paused")
-REASONS = {"turn": "others before it", "slot": "a free slot", "blocks": "KV blocks", "tokens": "room in a step", "prefix": "its prefix", "worker": "the worker"}
-_TYPES = {"slot": "i", "key": "q", "phase": "B", "prompt": "i", "length": "i", "computed": "i", "limit": "i", "cached": "i", "preemptions": "i", "age": "f"}
+REASONS = {
+    "turn": "others before it", "slot": "a free slot", "blocks": "KV blocks", "tokens": "room in a step", "prefix": "its prefix",
+    "worker": "the worker",
+}  # fmt: skip
+_TYPES = {"slot": "i", "phase": "B", "prompt": "i", "length": "i", "limit": "i", "cached": "i", "preemptions": "i", "age": "f"}
 ROWS_HEAD = f"{'SLOT':>5}  {'PHASE':<8}{'AGE':>9}{'PROMPT':>9}{'CACHED':>9}{'OUTPUT':>9}{'LIMIT':>9}{'PREEMPTED':>11}"
 LINE_HEAD = f"{'PLACE':>5}  {'WAITS FOR':<18}{'WAITED':>9}{'PROMPT':>9}{'FIRST TOKEN':>14}"
 BAR = 40

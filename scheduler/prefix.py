@@ -119,7 +119,7 @@ class PrefixTree:
 
     def forget(self, node: int) -> list[int]:
         """Take out the whole branch from its top node down to everything below it, whoever uses it; gives its nodes."""
-        node = self._top_of(node)
+        node = self._top[node]
         below: dict[Parent, list[int]] = {}
         for block, (above, _) in self._key_of.items():
             below.setdefault(above, []).append(block)
@@ -143,14 +143,10 @@ class PrefixTree:
             "a node's parent is not in the tree": all(parent in self for parent in parents.values()),
             "a node has more users than its parent": all(self._refs[node] <= self._refs[parent] for node, parent in parents.items()),
             "children do not add up": children == self._children,
-            "branches do not add up": self.branches == Counter(map(self._top_of, self._key_of)),
+            "branches do not add up": self.branches == Counter(self._top[node] for node in self._key_of),
+            "a node is in another branch than its parent": all(self._top[node] == self._top[parents.get(node, node)] for node in self._key_of),
             "an unused leaf cannot be found": all(
                 (int(self._stamp[node]), node) in offered for node in self._key_of if not self._refs[node] and not children[node]
             ),
         }
         require(facts)
-
-    def _top_of(self, node: int) -> int:
-        while isinstance(parent := self._key_of[node][0], int):
-            node = parent
-        return node

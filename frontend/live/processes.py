@@ -7,7 +7,6 @@ import psutil
 from frontend.live.frames import ProcessLine
 from messages.cluster import DEAD, ClusterState, ProcessState
 
-
 SHORTEST_SECONDS = 0.4
 """Between two reports: what is closer is the same one."""
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import zmq
 
@@ -90,8 +91,8 @@ def page(site: Site, name: str) -> Iterator[Page]:
         opened.close()
 
 
-def column(text: str, code: str) -> list[float]:
-    return array(code, base64.b64decode(text)).tolist()
+def column(text: str, code: str) -> list[Any]:
+    return list(array(code, base64.b64decode(text)))
 
 
 def view(*keys: int) -> LiveView:
@@ -115,7 +116,8 @@ def show(site: Site, shown: LiveView) -> None:
 
 
 def test_files_need_no_key_and_allow_nothing_from_elsewhere(site: Site) -> None:
-    for path, name, kind in (("/", "index.html", "text/html"), ("/static/app.js", "app.js", "text/javascript"), ("/static/style.css", "style.css", "text/css")):
+    files = (("/", "index.html", "text/html"), ("/static/app.js", "app.js", "text/javascript"), ("/static/style.css", "style.css", "text/css"))
+    for path, name, kind in files:
         status, headers, body = site.frontend.call("GET", path, headers={"Accept": "text/html,*/*"})
         assert (status, headers["content-type"], body) == (200, f"{kind}; charset=utf-8", (STATIC / name).read_bytes())
         policy = dict(part.split(" ", 1) for part in headers["content-security-policy"].split("; "))
@@ -189,8 +191,7 @@ def test_a_key_sees_its_own_requests_and_the_shape_of_others(site: Site) -> None
 def test_a_view_with_broken_columns_is_dropped(site: Site) -> None:
     with page(site, "boss") as opened:
         opened.next("history")
-        broken = LiveView(**{**{name: getattr(view(1), name) for name in LiveView.__struct_fields__}, "rows": LiveRows(**{
-            name: b"xyz" for name in LiveRows.__struct_fields__})})  # fmt: skip
+        broken = msgspec.structs.replace(view(1), rows=LiveRows(**dict.fromkeys(LiveRows.__struct_fields__, b"xyz")))
         show(site, broken)
         wait_until(lambda: "a view of the scheduler was dropped" in site.frontend.log())
         show(site, view(5))

@@ -6,10 +6,10 @@ from math import inf
 
 import pytest
 
+from frontend.errors import ApiError
 from frontend.live.history import KEPT, SERIES, History, percentile
 from frontend.live.hub import MOST_VIEWERS, Hub
 from frontend.live.processes import Processes
-from frontend.errors import ApiError
 from messages.cluster import DEAD, READY, ClusterState, ProcessState
 from tests.unit.test_frontend_service import make_core
 

@@ -9,7 +9,7 @@ from transport.columns import pack_f32, pack_i32, pack_i64, pack_u8
 
 def told(rows: int, line: int) -> dict[str, Any]:
     ints = pack_i32([5] * rows)
-    columns = {name: ints for name in ("prompt", "length", "computed", "limit", "cached", "preemptions")}
+    columns = dict.fromkeys(("prompt", "length", "computed", "limit", "cached", "preemptions"), ints)
     columns |= {"slot": pack_i32(range(rows)), "key": pack_i64([1] * rows), "phase": pack_u8([2] * rows), "age": pack_f32([61.0] * rows)}
     scene = {
         "time": 0.0, "slots": 8, "blocks": 10, "block_size": 16, "waiting": line, "waiting_tokens": 9, "branches": [],

@@ -1,5 +1,7 @@
 """Views of the scheduler for people: rows, line and blocks as they are, and what they cost when the line is long."""
 
+import time
+
 import numpy as np
 import pytest
 import zmq
@@ -22,6 +24,14 @@ def session_of(bench: Bench) -> Session:
     return bench.engine.session
 
 
+def listen(listener: Subscription[LiveView]) -> LiveView:
+    for _ in range(1000):
+        if (heard := listener.latest()) is not None:
+            return heard
+        time.sleep(0.01)
+    raise AssertionError("nothing was published")
+
+
 def look(bench: Bench, live: Live) -> LiveView:
     return live.view(bench.engine.scene(), bench.now)
 
@@ -30,7 +40,7 @@ def blocks_of(view: LiveView) -> list[int]:
     """The state of each block."""
     packed = np.frombuffer(view.blocks_map, dtype=np.uint8)
     assert packed.size == -(-view.blocks // 4)
-    return np.stack([packed >> shift & 3 for shift in (0, 2, 4, 6)], axis=1).ravel()[: view.blocks].tolist()
+    return [int(state) for state in np.stack([packed >> shift & 3 for shift in (0, 2, 4, 6)], axis=1).ravel()[: view.blocks]]
 
 
 def test_without_a_worker_there_is_the_line_alone() -> None:
@@ -140,9 +150,7 @@ def test_a_feed_knows_its_listeners(run_dir: str) -> None:
     wait_until(lambda: feed.watched)
     view = look(Bench(), Live())
     feed.publish(view)
-    heard: list[LiveView | None] = []
-    wait_until(lambda: heard.append(listener.latest()) or heard[-1] is not None)
-    assert heard[-1] == view
+    assert listen(listener) == view
     listener.close()
     wait_until(lambda: not feed.watched)
     feed.close()
