@@ -7,7 +7,7 @@ import numpy as np
 
 from messages.explain import Standing
 from messages.live import Branch, LiveRows, LiveView
-from transport.columns import pack_i64, pack_u8, view_i64
+from transport.columns import pack_f32, pack_i64, pack_u8, view_f32, view_i64
 
 _encode = msgspec.json.Encoder().encode
 _NUMBERS = ("prompt", "length", "computed", "limit", "cached", "preemptions", "age")
@@ -66,13 +66,14 @@ def event(name: str, body: object) -> bytes:
 
 def scene(view: LiveView, own: Collection[int] | None = None) -> bytes:
     """For who may see the sequences of the keys in `own`, or with None all. Raises transport.columns.ColumnError."""
-    rows, line, branches = view.rows, view.line, view.branches
+    rows, line, waited, branches = view.rows, view.line, view.waited, view.branches
     keys = view_i64(rows.key)
     mine = np.ones(keys.size, dtype=np.bool_)
     if own is not None:
         mine = np.isin(keys, np.asarray(list(own), dtype=np.int64))
         rows, branches = _masked(rows, mine), []
         line = [one if one.key in own else _hidden(one) for one in line]
+        waited = pack_f32([seconds if one.key else 0.0 for one, seconds in zip(line, view_f32(waited, len(line)), strict=True)])
     shown = Scene(
         time=view.time,
         slots=view.slots,
@@ -84,7 +85,7 @@ def scene(view: LiveView, own: Collection[int] | None = None) -> bytes:
         waiting_tokens=view.waiting_tokens,
         line=line,
         line_key=pack_i64([one.key for one in line]),
-        waited=view.waited,
+        waited=waited,
         branches=branches,
     )
     return event("scene", shown)

@@ -10,7 +10,7 @@ from messages.cluster import STEP_TOKENS
 
 KEPT = 900
 WINDOW = 10
-"""Samples over which percentiles are taken: in one alone there are few tokens, or none."""
+"""Samples over which percentiles and hit rates are taken: in one alone there are few tokens and prompts, or none."""
 SERIES = (
     "generated", "prefilled", "batch", "running", "waiting", "worker_busy", "planning", "idle", "kv_running", "kv_cached", "hit_rate", "evicted",
     "preempted", "first_p50", "first_p95", "first_p99", "inter_p50", "inter_p95", "inter_p99",
@@ -35,15 +35,17 @@ class History:
 
     def __init__(self) -> None:
         self._samples: deque[tuple[float, Sample]] = deque(maxlen=KEPT)
-        self._counters: Numbers = {}
+        self._counters: deque[Numbers] = deque(maxlen=WINDOW + 1)
         self._rates: Sample = {}
         self._first: deque[Buckets] = deque(maxlen=WINDOW + 1)
         self._inter: deque[Buckets] = deque(maxlen=WINDOW + 1)
 
     def add(self, time: float, gauges: Numbers, counters: Numbers, first: Buckets, inter: Buckets) -> Sample:
         """`gauges` and `counters`: the scheduler's; `first` and `inter`: of the seconds to the first token, and between tokens."""
-        if counters.get("seconds", 0.0) != self._counters.get("seconds", 0.0):
-            self._rates, self._counters = _rates(self._counters, counters), counters
+        if not self._counters or counters.get("seconds", 0.0) != self._counters[-1].get("seconds", 0.0):
+            before = self._counters[-1] if self._counters else counters
+            self._counters.append(counters)
+            self._rates = _rates(before, counters) | {"hit_rate": _hit_rate(self._counters[0], counters)}
         blocks = max(gauges.get("blocks", 0.0), 1.0)
         sample: Sample = {
             **self._rates,
@@ -69,13 +71,13 @@ def columns(samples: Sequence[tuple[float, Sample]]) -> Columns:
 def _rates(before: Numbers, now: Numbers) -> Sample:
     """Of counters, each second of the scheduler's own clock. Nothing for the first ones, and for those of a scheduler that began anew."""
     seconds = now.get("seconds", 0.0) - before.get("seconds", 0.0)
-    if not before or seconds <= 0:
+    if seconds <= 0:
         return {}
 
     def rose(name: str) -> float:
         return max(0.0, now.get(name, 0.0) - before.get(name, 0.0))
 
-    generated, steps, looked_up = rose("generation_tokens"), rose("steps"), rose("prefix_queries")
+    generated, steps = rose("generation_tokens"), rose("steps")
     busy = min(1.0, rose("worker_seconds") / seconds)
     return {
         "generated": generated / seconds,
@@ -84,10 +86,15 @@ def _rates(before: Numbers, now: Numbers) -> Sample:
         "worker_busy": busy,
         "planning": min(1.0, rose("plan_seconds") / seconds),
         "idle": 1.0 - busy,
-        "hit_rate": rose("prefix_hits") / looked_up if looked_up else None,
         "evicted": rose("evicted_blocks") / seconds,
         "preempted": rose("preemptions") / seconds,
     }
+
+
+def _hit_rate(before: Numbers, now: Numbers) -> float | None:
+    """Share of the prompt tokens looked up since `before` that were found."""
+    looked_up, found = (now.get(name, 0.0) - before.get(name, 0.0) for name in ("prefix_queries", "prefix_hits"))
+    return max(0.0, found) / looked_up if looked_up > 0 else None
 
 
 def _percentiles(name: str, kept: deque[Buckets], now: Buckets) -> Sample:

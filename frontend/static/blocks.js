@@ -71,7 +71,7 @@ export class Blocks {
     if (sample?.evicted != null) parts.push(`${count(Math.round(sample.evicted))} blocks evicted each second`);
     setText(byId("blocks-told"), scene.blocks ? parts.join(" · ") : "");
     const body = byId("branches").tBodies[0];
-    const cells = ({ blocks, users }) => [count(blocks), count(blocks * size), users ? `${count(users)} rows` : "no row", percent(blocks / scene.blocks, 1)];
+    const cells = ({ blocks, users }) => [count(blocks), count(blocks * size), users ? `${count(users)} ${users === 1 ? "row" : "rows"}` : "no row", percent(blocks / scene.blocks, 1)];
     byId("branches-empty").hidden = scene.branches.length > 0;
     fillRows(body, scene.branches.length, (index) => cells(scene.branches[index]), ["n", "n", "n", "n"]);
   }

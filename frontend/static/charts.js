@@ -11,7 +11,7 @@ const CHARTS = [
   { title: "Between tokens", show: seconds, least: 0.01, lines: [["inter_p50", "decode", "p50"], ["inter_p95", "prefill", "p95"], ["inter_p99", "preempted", "p99"]] },
   { title: "Requests", show: count, least: 4, lines: [["running", "decode", "running"], ["batch", "own", "rows/step"], ["waiting", "prefill", "waiting"]] },
   { title: "Share of the time", show: percent, top: 1, lines: [["worker_busy", "decode", "worker"], ["planning", "prefill", "planning"], ["idle", "faint", "idle"]] },
-  { title: "KV memory", show: percent, top: 1, lines: [["kv_running", "block-running", "running"], ["kv_cached", "block-cached", "cached"], ["hit_rate", "block-shared", "hit rate"]] },
+  { title: "KV memory", show: percent, top: 1, lines: [["kv_running", "block-running", "running"], ["kv_cached", "block-cached", "cached"], ["hit_rate", "block-shared", "hits"]] },
 ];
 const TILES = [
   ["Generated", (s) => [compact(s.generated), "tokens/s"]],

@@ -43,7 +43,7 @@ export class Queue {
     return [
       count(one.place),
       (REASONS[one.waits_for] ?? one.waits_for ?? "") + again,
-      seconds(one.waited),
+      known ? seconds(one.waited) : "–",
       known ? compact(one.prompt_tokens) : "–",
       one.first_token_seconds == null ? "–" : `in ${seconds(one.first_token_seconds)}`,
     ];

@@ -181,6 +181,7 @@ def test_a_key_sees_its_own_requests_and_the_shape_of_others(site: Site) -> None
         assert [column(scene["rows"][name], "i") for name in ("prompt", "length", "cached")] == [[0, 7]] * 3
         assert column(scene["rows"]["age"], "f") == [0.0, 1.5]
         assert [(one["place"], one["prompt_tokens"]) for one in scene["line"]] == [(1, 0), (2, 7)]
+        assert column(scene["waited"], "f") == [0.0, 2.0]
         assert scene["branches"] == []
         assert {one["pid"] for one in opened.next("processes")} == {None}
         status, _, body = site.frontend.call("GET", f"/v1/requests/{own}", headers=site.as_("alice"))
