@@ -7,7 +7,7 @@ import msgspec
 from aiohttp import web
 
 from frontend.errors import ApiError
-from transport.key_file import KeyFileError, KeyLine, parse, read_keys, salt_of
+from transport.key_file import UNLIMITED, KeyFileError, KeyLimits, KeyLine, parse, read_keys, salt_of
 from transport.private_file import Mark, PrivateFileError, mark
 
 log = logging.getLogger(__name__)
@@ -19,11 +19,15 @@ MAX_HEADER_CHARACTERS = 1024
 
 
 class Caller(msgspec.Struct, frozen=True):
-    """Who has sent a request. `name` is that of the key, `owner` whose requests it may see and end: its own, or with None everybody's."""
+    """Who has sent a request. `name` is that of the key, `owner` whose requests it may see and end: its own, or with None everybody's.
+
+    `limits`: how much it may ask for.
+    """
 
     name: str = ""
     tenant: str = ""
     owner: str | None = None
+    limits: KeyLimits = UNLIMITED
 
 
 ANYBODY = Caller()
@@ -67,7 +71,7 @@ class Access:
         line = self._find(key)
         if line is None:
             raise ApiError(401, "invalid_api_key", "This API key is not valid here.")
-        return Caller(line.name, line.tenant, None if line.admin else line.name)
+        return Caller(line.name, line.tenant, None if line.admin else line.name, line.limits)
 
     def _find(self, key: str) -> KeyLine | None:
         salt = salt_of(key)

@@ -41,7 +41,7 @@ class Line(msgspec.Struct, kw_only=True):
     bytes: int
 
 
-def line_of(record: Record, frontend: str, model: str) -> Line:
+def line_of(record: Record, frontend: str) -> Line:
     ended = record.began if record.ended is None else record.ended
     line = Line(
         time=datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
@@ -56,15 +56,15 @@ def line_of(record: Record, frontend: str, model: str) -> Line:
         bytes=record.sent,
     )
     if record.entry is not None:
-        _fill(line, record, model)
+        _fill(line, record)
     return line
 
 
-def _fill(line: Line, record: Record, model: str) -> None:
+def _fill(line: Line, record: Record) -> None:
     entry, choices = record.entry, list(record.choices())
     if entry is None:
         return
-    line.id, line.model, line.stream, line.choices = entry.id, model, entry.stream, sum(len(group.sequences) for group in entry.run.groups)
+    line.id, line.model, line.stream, line.choices = entry.id, entry.run.model, entry.stream, sum(len(group.sequences) for group in entry.run.groups)
     if not choices:
         return
     line.finish = ",".join(dict.fromkeys(choice.end or "" for choice in choices))
@@ -79,12 +79,12 @@ def _rounded(seconds: float) -> float:
     return round(seconds, 6)
 
 
-def formatter(kind: str, frontend: str, model: str) -> Format:
+def formatter(kind: str, frontend: str) -> Format:
     """Makes whole lines, with their ends, of `kind` JSON (an object) or TEXT (name=value, without what is null)."""
     encode = msgspec.json.Encoder().encode
     if kind == JSON:
-        return lambda record: encode(line_of(record, frontend, model)) + b"\n"
-    return lambda record: _text(msgspec.structs.asdict(line_of(record, frontend, model)))
+        return lambda record: encode(line_of(record, frontend)) + b"\n"
+    return lambda record: _text(msgspec.structs.asdict(line_of(record, frontend)))
 
 
 def _text(fields: dict[str, Any]) -> bytes:

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from frontend.metric_names import PREFIX
+from frontend.metric_names import PREFIX, Served
 
 log = logging.getLogger(__name__)
 
@@ -113,9 +113,9 @@ class AccessLog:
 class AccessLogCollector(Collector):
     """The counts of `log` for Prometheus."""
 
-    def __init__(self, log: AccessLog, model_name: str) -> None:
+    def __init__(self, log: AccessLog, served: Served) -> None:
         self._log = log
-        self._model = model_name
+        self._served = served
 
     def describe(self) -> Iterable[Metric]:
         return []
@@ -124,5 +124,5 @@ class AccessLogCollector(Collector):
         written, lost = ("lines", "Lines written to the access log.", self._log.lines), ("dropped", "Lines lost to it.", self._log.dropped)
         for name, help_text, value in (written, lost):
             family = CounterMetricFamily(f"{PREFIX}access_log_{name}", help_text, labels=["model_name"])
-            family.add_metric([self._model], value)
+            family.add_metric([self._served.model], value)
             yield family

@@ -10,10 +10,14 @@ class FrontendArgs(ProcessArgs, frozen=True, kw_only=True):
     requests need a key. `tls_cert`, `tls_key`: PEM files, read again too. `cors_origins`: pages that may read answers, "*" for all.
 
     `head_seconds` and `body_seconds`: how long the headers and the body of a request may take to arrive; `idle_seconds`: how long a
-    connection may be without a request; `refresh_seconds`: between two looks at those files.
+    connection may be without a request, and `stall_seconds` how long a client may read nothing of what was written for it; `max_unsent_bytes`: how
+    much of a stream may wait for its client. `default_timeout` and `max_timeout`: seconds that requests may take. `refresh_seconds`: between two
+    looks at those files.
 
     `peers`: names of other frontends on the same port; the kernel deals the connections out. `access_log`: a file to append to, or "" for the open
     descriptor `access_fd`; None for no such log. `log_format`: see `frontend.access_line`. `otlp_endpoint`: where spans go.
+
+    `most_held`: sequences that wait here at once while there is no way to a scheduler, or another model is loaded.
 
     `keeper`: which frontend has the journal of background responses; "" for none. `journal`: its file, told to that one alone.
     """
@@ -34,10 +38,15 @@ class FrontendArgs(ProcessArgs, frozen=True, kw_only=True):
     head_seconds: float = 30.0
     body_seconds: float = 60.0
     idle_seconds: float = 75.0
+    stall_seconds: float = 60.0
+    max_unsent_bytes: int = 1 << 20
+    default_timeout: float | None = None
+    max_timeout: float | None = None
     refresh_seconds: float = 1.0
     access_log: str | None = None
     access_fd: int = -1
     log_format: str = "json"
     otlp_endpoint: str | None = None
+    most_held: int = 1024
     keeper: str = ""
     journal: str | None = None

@@ -34,5 +34,5 @@ async def show_model(core: Core, http: web.Request) -> web.Response:
 
 
 def _card(core: Core) -> ModelCard:
-    name = core.args.model_name
-    return ModelCard(id=name, created=core.args.created, root=name, max_model_len=core.view.context())
+    name = core.view.model
+    return ModelCard(id=name, created=core.view.created, root=name, max_model_len=core.view.context())

@@ -14,10 +14,11 @@ async def chat_completions(core: Core, http: web.Request) -> web.StreamResponse:
     """Without max_tokens an answer may run to the context limit."""
     request = bodies.decode(await read_body(core, http), ChatRequest, refusals.CHAT)
     core.check_model(request.model)
+    logprobs = _logprobs(request)
     job = Job(
         request=request,
         prompts=[conversation.chat_prompt(request.messages, request.add_generation_prompt)],
-        sampling=request.sampling(core.view.sampling_defaults(), _logprobs(request)),
+        sampling=lambda defaults: request.sampling(defaults, logprobs),
         stop=request.stop_rules(_max_tokens(request)),
         constraints=request.constraints(),
     )

@@ -7,12 +7,13 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from frontend.errors import ApiError
-from messages.cluster import DEAD, DEFAULT, READY, SCHEDULER_NAME, STALLED, STARTING, STOPPING, ClusterState, ProcessState
+from messages.cluster import CHANGING, DEAD, DEFAULT, DRAINING, READY, SCHEDULER_NAME, STALLED, STARTING, STOPPING, ClusterState, ProcessState
 
 SILENCE_SECONDS = 3.0
 LOOK_SECONDS = 1.0
 """Longer than between two looks at what the supervisor publishes: then this process itself has not run."""
-RETRY_SECONDS = 2.0
+RETRY_SECONDS, DRAIN_RETRY_SECONDS = 2.0, 5.0
+"""When to come again; of a cluster that drains to end there is perhaps another one then."""
 INFORMED_SECONDS = 30.0
 CONTEXT = "context"
 """The fact by which a scheduler is known: with it, it takes requests, whatever its worker does."""
@@ -30,11 +31,18 @@ class Route(NamedTuple):
 class ClusterView:
     """The frontend's view of the cluster. `frontends`: names of all on its port, whose deaths are no business of the requests of the others.
 
-    `started`: the cluster was ready once. `clock` gives monotonic seconds.
+    `started`: the cluster was ready once. `model` and `created`: what it serves, and since when (UNIX seconds), until it is told. `clock` gives
+    monotonic seconds. `released`: when requests were last held. `leaving`: this process is about to end, and refuses requests if `stopping` too.
     """
 
     def __init__(
-        self, tokenizers: list[str], frontends: Sequence[str] = (), started: bool = False, clock: Callable[[], float] = time.monotonic
+        self,
+        tokenizers: list[str],
+        frontends: Sequence[str] = (),
+        started: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+        model: str = "",
+        created: int = 0,
     ) -> None:
         self._names = tokenizers
         self._frontends = frozenset(frontends)
@@ -46,8 +54,10 @@ class ClusterView:
         self._context: int | None = None
         self._defaults: dict[str, float] = {}
         self.state: ClusterState | None = None
+        self.model, self.created = model, created
+        self.released = -math.inf
         self.started = started
-        self.stopping = False
+        self.stopping = self.leaving = False
 
     def look(self) -> None:
         """What the supervisor publishes is about to be read. Seconds in which this process did not run are not the supervisor's silence."""
@@ -58,14 +68,24 @@ class ClusterView:
     def update(self, state: ClusterState) -> None:
         self.state = state
         self._heard = self._clock()
-        self.started = self.started or state.ready
-        for name, value in (fact for process in state.processes for fact in process.facts.items()):
-            if name == CONTEXT and isinstance(value, (int, float)):
-                self._context = int(value)
-            elif name.startswith(DEFAULT) and isinstance(value, (int, float)):
-                self._defaults[name.removeprefix(DEFAULT)] = value
+        self.started = self.started or state.ready or state.phase in (DRAINING, CHANGING)
+        self.model, self.created = state.model, state.created or self.created
+        if state.holding:
+            self.released = self._heard
+        else:
+            self._learn(state)
         if self._serves(state) or (self._context is not None and any(process.facts for process in state.processes if process.name in self._names)):
             self._informed.set()
+
+    def _learn(self, state: ClusterState) -> None:
+        """What the processes say of the model; while another one loads, what they said before holds."""
+        facts = [fact for process in state.processes for fact in process.facts.items()]
+        for name, value in facts:
+            if name == CONTEXT and isinstance(value, (int, float)):
+                self._context = int(value)
+        if any(process.facts for process in state.processes if process.name in self._names):
+            told = [(name.removeprefix(DEFAULT), value) for name, value in facts if name.startswith(DEFAULT)]
+            self._defaults = {name: value for name, value in told if isinstance(value, (int, float))}
 
     def _serves(self, state: ClusterState) -> bool:
         """Every process is ready, or only frontends are not, once they were."""
@@ -87,6 +107,32 @@ class ClusterView:
         return next((process for process in self.processes if process.name == SCHEDULER_NAME), None)
 
     @property
+    def draining(self) -> bool:
+        """New requests are refused, for as long as somebody wants."""
+        return self.state is not None and self.state.draining
+
+    @property
+    def holding(self) -> bool:
+        """Requests for which nothing has been generated wait for other processes."""
+        return self.state is not None and self.state.holding
+
+    @property
+    def cutting(self) -> bool:
+        """The others are not waited for."""
+        return self.state is not None and self.state.cutting
+
+    @property
+    def serving(self) -> int:
+        """The set of processes that requests go to: what has begun on one is not continued on another."""
+        return self.state.serving if self.state else 0
+
+    @property
+    def models(self) -> set[str]:
+        """The names that a request may give: what is served, and while requests are held what is to come."""
+        coming = self.state.change if self.state is not None and self.state.holding else None
+        return {self.model} if coming is None else {self.model, coming.model}
+
+    @property
     def phase(self) -> str:
         return self.state.phase if self.state else STARTING
 
@@ -94,6 +140,8 @@ class ClusterView:
         """Why requests cannot be served now, or None when they can."""
         if self.stopping:
             return "the server is shutting down"
+        if self.draining and self.state is not None:
+            return f"{DRAINING}: the requests that it has are finished, and no new ones are taken"
         if self.state is None:
             return "starting: waiting for the supervisor"
         silence = self._silence()
@@ -105,28 +153,35 @@ class ClusterView:
             return "no tokenizer process is ready"
         return None
 
-    def refusal(self) -> str | None:
+    def refusal(self, accepted: bool = False) -> str | None:
         """Why requests are not taken now, or None: before the cluster was ready once, and when it is about to end.
 
-        While a process that died starts again they are taken, and wait for it on their way.
+        While a process that died starts again, or another model is loaded, they are taken, and wait on their way. `accepted`: of those that were
+        accepted before, which are finished when the cluster drains.
         """
-        ending = self.stopping or (self.state is not None and self.state.stop_seconds is not None)
+        ending = self.stopping or (self.draining and not accepted) or (self.state is not None and self.state.stop_seconds is not None)
         return self.reason() if ending or self._silent or not self.started else None
 
-    def require_accepting(self) -> None:
+    def require_accepting(self, accepted: bool = False) -> None:
         """Raises ApiError 503 with the phase and the progress when requests are not taken."""
-        if reason := self.refusal():
-            raise ApiError(503, "not_ready", f"Not ready: {reason}.", retry_after=RETRY_SECONDS)
+        if reason := self.refusal(accepted):
+            raise self.unready(reason)
+
+    def unready(self, reason: str) -> ApiError:
+        """503 for this reason."""
+        if self.draining:
+            return ApiError(503, DRAINING, f"Not ready: {reason}.", retry_after=DRAIN_RETRY_SECONDS)
+        return ApiError(503, "not_ready", f"Not ready: {reason}.", retry_after=RETRY_SECONDS)
 
     async def informed(self) -> None:
         """Wait until it is known what the processes say of the model: one that was started again takes requests before. Raises ApiError 503."""
-        if self._informed.is_set():
-            return
-        try:
-            async with asyncio.timeout(INFORMED_SECONDS):
-                await self._informed.wait()
-        except TimeoutError as error:
-            raise ApiError(503, "not_ready", "Not ready: nothing is known of the model yet.", retry_after=RETRY_SECONDS) from error
+        while not self._informed.is_set():
+            try:
+                async with asyncio.timeout(INFORMED_SECONDS):
+                    await self._informed.wait()
+            except TimeoutError as error:
+                if not self.holding:
+                    raise ApiError(503, "not_ready", "Not ready: nothing is known of the model yet.", retry_after=RETRY_SECONDS) from error
 
     @property
     def _silent(self) -> bool:
@@ -159,6 +214,10 @@ class ClusterView:
     def serves(self, name: str) -> bool:
         """A process of this name is ready, or was and may be again."""
         return any(process.name == name and process.phase in (READY, STALLED) for process in self.processes)
+
+    def ready(self, name: str) -> int | None:
+        """The incarnation of a process that is ready."""
+        return next((process.incarnation for process in self.processes if process.name == name and process.phase == READY), None)
 
     def sampling_defaults(self) -> dict[str, float]:
         """Of the sampling fields for which the model has its own."""

@@ -7,7 +7,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from frontend.cluster import ClusterView
-from frontend.metric_names import PREFIX
+from frontend.metric_names import PREFIX, Served
 from frontend.version import VERSION
 from messages.cluster import READY, SAMPLE, STEP_TOKENS, STEP_TOKENS_LE
 
@@ -17,10 +17,10 @@ Numbers = Mapping[str, float]
 
 
 class ClusterCollector(Collector):
-    """The scheduler's counters go on from where they were when it died."""
+    """The scheduler's counters go on from where they were when it died, or when another model came, whose name they have then."""
 
-    def __init__(self, model_name: str, view: ClusterView) -> None:
-        self._model = model_name
+    def __init__(self, served: Served, view: ClusterView) -> None:
+        self._served = served
         self._view = view
 
     def describe(self) -> Iterable[Metric]:
@@ -52,22 +52,22 @@ class ClusterCollector(Collector):
         buckets = [(f"{bound:.1f}", counters[f"{STEP_TOKENS_LE}{bound}"]) for bound in bounds]
         buckets.append(("+Inf", counters.get("steps", 0.0)))
         family = HistogramMetricFamily(PREFIX + "iteration_tokens_total", "Tokens computed in each step.", labels=["model_name"])
-        family.add_metric([self._model], buckets, counters.get(STEP_TOKENS, 0.0))
+        family.add_metric([self._served.model], buckets, counters.get(STEP_TOKENS, 0.0))
         return family
 
     def _info(self, name: str, help_text: str, labels: dict[str, str]) -> Metric:
         family = GaugeMetricFamily(PREFIX + name, help_text, labels=["model_name", *labels])
-        family.add_metric([self._model, *labels.values()], 1.0)
+        family.add_metric([self._served.model, *labels.values()], 1.0)
         return family
 
     def _gauge(self, name: str, help_text: str, value: float) -> Metric:
         family = GaugeMetricFamily(PREFIX + name, help_text, labels=["model_name"])
-        family.add_metric([self._model], max(value, 0.0))
+        family.add_metric([self._served.model], max(value, 0.0))
         return family
 
     def _count(self, name: str, help_text: str, value: float) -> Metric:
         family = CounterMetricFamily(PREFIX + name, help_text, labels=["model_name"])
-        family.add_metric([self._model], value)
+        family.add_metric([self._served.model], value)
         return family
 
     def _processes(self) -> Iterable[Metric]:

@@ -19,7 +19,7 @@ async def completions(core: Core, http: web.Request) -> web.StreamResponse:
     job = Job(
         request=request,
         prompts=bodies.prompts(request.prompt, request.add_special_tokens),
-        sampling=request.sampling(core.view.sampling_defaults(), _alternatives(request), _alternatives(request) if request.echo else -1),
+        sampling=lambda defaults: request.sampling(defaults, _alternatives(request), _alternatives(request) if request.echo else -1),
         stop=request.stop_rules(DEFAULT_COMPLETION_TOKENS if request.max_tokens is None else request.max_tokens),
         constraints=request.constraints(),
         echo=request.echo,

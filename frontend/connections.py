@@ -1,7 +1,10 @@
 """How many connections a frontend holds, and how long a client may take over the head of a request."""
 
+import asyncio
 import logging
 import resource
+import socket
+import struct
 
 log = logging.getLogger(__name__)
 
@@ -10,11 +13,14 @@ SPARE_DESCRIPTORS = 128
 
 
 class Connections:
-    """The open ones. `limit`: at most so many. `head_seconds`: from the first byte of a request to the end of its headers."""
+    """The open ones. `limit`: at most so many. `head_seconds`: from the first byte of a request to the end of its headers.
+    `stall_seconds`: how long a client may read nothing of what waits for it; `stalled` counts those that did not."""
 
-    def __init__(self, limit: int, head_seconds: float) -> None:
+    def __init__(self, limit: int, head_seconds: float, stall_seconds: float) -> None:
         self.limit = limit
         self.head_seconds = head_seconds
+        self.stall_seconds = stall_seconds
+        self.stalled = 0
         self._open = 0
 
     def enter(self) -> bool:
@@ -26,6 +32,14 @@ class Connections:
 
     def leave(self) -> None:
         self._open -= 1
+
+
+def cut(transport: asyncio.WriteTransport) -> None:
+    """End a connection at once, with all that waits for its client here and in the system (a reset)."""
+    connection = transport.get_extra_info("socket")
+    if connection is not None:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    transport.abort()
 
 
 def room_for(connections: int) -> int:

@@ -6,12 +6,14 @@ from dataclasses import dataclass, field
 from aiohttp import HttpVersion11, web
 
 from frontend.access import Access
+from frontend.admitted import Admitted
 from frontend.args import FrontendArgs
 from frontend.cluster import ClusterView
 from frontend.compression import IDENTITY, content_encoding, inflate
 from frontend.cors import Cors
 from frontend.dispatcher import Dispatcher
 from frontend.errors import ApiError, invalid, too_large
+from frontend.keepers import Keepers
 from frontend.metrics import Metrics
 from frontend.peers import Peers
 from frontend.record import Watcher
@@ -31,13 +33,23 @@ class Core:
     peers: Peers = field(default_factory=lambda: Peers("", {}))
     access: Access = field(default_factory=Access)
     cors: Cors = field(default_factory=Cors)
+    keepers: Keepers = field(default_factory=Keepers)
     watchers: tuple[Watcher, ...] = ()
+    admitted: Admitted = field(default_factory=Admitted)
     responses: Desk = field(default_factory=Desk)
 
     def check_model(self, name: str | None) -> None:
         """A request without a model gets the served one. Raises ApiError 404 for any other name."""
-        if name is not None and name != self.args.model_name:
-            raise ApiError(404, "model_not_found", f"The model {name[:128]!r} does not exist; this server has {self.args.model_name!r}.", "model")
+        if name is not None and name not in self.view.models:
+            raise ApiError(404, "model_not_found", f"The model {name[:128]!r} does not exist; this server has {self.view.model!r}.", "model")
+
+
+    def timeout(self, asked: float | None) -> float | None:
+        """Seconds that a request may take which has asked for so many; None: as long as it likes. Raises ApiError 400 above the server's maximum."""
+        most = self.args.max_timeout
+        if asked is not None and most is not None and asked > most:
+            raise invalid(f"timeout must not be above {most:g} s here.", "timeout")
+        return asked or self.args.default_timeout or most
 
 
 def check_head(request: web.Request, limit: int) -> str:

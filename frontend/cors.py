@@ -6,7 +6,8 @@ from aiohttp import web
 
 ANY = "*"
 METHODS = "GET, POST, DELETE"
-EXPOSED = "X-Request-Id, Retry-After"
+_RATES = (f"x-ratelimit-{what}-{of}" for of in ("requests", "tokens") for what in ("limit", "remaining", "reset"))
+EXPOSED = ", ".join(("X-Request-Id", "Retry-After", *_RATES))
 MAX_AGE_SECONDS = 600
 _NAMES = re.compile(r"[A-Za-z0-9-]{1,64}( *, *[A-Za-z0-9-]{1,64}){0,63}")
 _ASKED = "Access-Control-Request-Method"

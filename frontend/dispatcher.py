@@ -20,7 +20,7 @@ from frontend import resubmission
 from frontend.cluster import ClusterView
 from frontend.errors import ApiError
 from frontend.metrics import Metrics
-from frontend.streams import ERROR, OVERLOADED, REFUSED, ContractError, Run, Sender, Sequence
+from frontend.streams import ERROR, OVERLOADED, REFUSED, UNDECIDED, ContractError, Run, Sender, Sequence
 from frontend.tracing import Tracing
 from messages.explain import Explained
 from messages.request import Cancel
@@ -28,10 +28,23 @@ from messages.text import Begun, Detokenized, Ended, FromTokenizer, Problem, Sta
 
 
 class Dispatcher:
-    """Routes messages from the tokenizers to runs. `outboxes`: one per tokenizer name."""
+    """Routes messages from the tokenizers to runs. `outboxes`: one per tokenizer name. `most_held` sequences wait for a way at once.
 
-    def __init__(self, name: str, outboxes: dict[str, Sender], view: ClusterView, metrics: Metrics, tracing: Tracing | None = None) -> None:
+    `begun`: how many runs had got something when it last followed the cluster.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        outboxes: dict[str, Sender],
+        view: ClusterView,
+        metrics: Metrics,
+        tracing: Tracing | None = None,
+        most_held: int = resubmission.MAX_HELD,
+    ) -> None:
         self.name = name
+        self.begun = 0
+        self._most_held = most_held
         self._tracing = tracing
         self._outboxes = outboxes
         self._view = view
@@ -55,12 +68,13 @@ class Dispatcher:
         """Keys nobody else uses: counted from a random 62-bit base."""
         return list(itertools.islice(self._keys, count))
 
-    def open(self) -> Run:
-        """A run on the next ready tokenizer, or one that waits for a way. Raises ApiError 503 when too many wait."""
-        route = self._view.route()
-        if route is None and sum(not sequence.run.sent for sequence in self._live.values()) >= resubmission.MAX_HELD:
+    def open(self, timeout: float | None = None) -> Run:
+        """A run on the next ready tokenizer, or one that waits for a way; it may take `timeout` seconds. Raises ApiError 503 when too many wait."""
+        holding = self._view.holding
+        route = None if holding else self._view.route()
+        if route is None and sum(not sequence.run.sent for sequence in self._live.values()) >= self._most_held:
             raise ApiError.of(resubmission.TOO_MANY)
-        return Run(self, route)
+        return Run(self, route, UNDECIDED if holding else self._view.serving, self._view.model, timeout)
 
     def send(self, tokenizer: str, message: msgspec.Struct) -> bool:
         """False when the tokenizer's queue is full."""
@@ -76,6 +90,7 @@ class Dispatcher:
         del self._live[sequence.key]
         del sequence.run.live[sequence.key]
         sequence.end, sequence.ended = reason, time.monotonic()
+        sequence.run.begun = True
         self._metrics.live.set(len(self._live))
         group = sequence.group
         if sequence.started and group is not None and (group.counted or reason != REFUSED):
@@ -95,14 +110,19 @@ class Dispatcher:
             self._outboxes[run.route.tokenizer].send(Cancel(keys))
 
     def follow(self) -> None:
-        """The cluster's state or the time is another: cut off what was sent to the dead, and send what waits and can be sent."""
-        runs = self._runs()
+        """The cluster's state or the time is another: cut off what was sent to the dead or is to be held, and send what waits and can be sent."""
+        view, runs = self._view, self._runs()
         for run in runs:
-            if run.route is not None and not self._view.stands(run.route):
-                run.strikes += not self._view.is_read(run.route)
+            if run.begun and (view.cutting or run.serving != view.serving):
+                run.fail(resubmission.REPLACED)
+            elif run.route is not None and not view.stands(run.route):
+                run.strikes += not view.is_read(run.route)
+                self._cut_off(run)
+            elif run.route is not None and view.holding and not run.begun and run.question is None:
                 self._cut_off(run)
         for run in resubmission.in_order(runs):
             self._send_waiting(run)
+        self.begun = sum(run.begun and bool(run.live) for run in runs)
 
     def _runs(self) -> list[Run]:
         return list(dict.fromkeys(sequence.run for sequence in self._live.values()))
@@ -118,15 +138,27 @@ class Dispatcher:
             self._live[key] = run.live[key] = sequence
 
     def _send_waiting(self, run: Run) -> None:
-        route = self._view.route()
-        if problem := resubmission.hopeless(run, route, time.monotonic()):
+        held, now = self._view.holding and not run.begun, time.monotonic()
+        route = None if held else self._view.route()
+        if problem := resubmission.hopeless(run, route, now, 0.0 if held else now - max(run.arrived, self._view.released)):
             run.fail(problem)
-        elif route is not None:
+        elif route is not None and self._is_up_to_date(run):
             run.route = route
             messages = list(run.again())
             run.sent = True
             if not all(self.send(route.tokenizer, message) for message in messages):
                 run.fail(OVERLOADED)
+
+    def _is_up_to_date(self, run: Run) -> bool:
+        """Made, or made again, for what is served now; False when that cannot be, and the run has failed."""
+        if run.serving == self._view.serving:
+            return True
+        try:
+            run.remake(self._view.serving, self._view.model)
+        except ApiError as error:
+            run.fail(error.problem(), REFUSED)
+            return False
+        return True
 
     def fail_all(self, problem: Problem) -> None:
         for run in self._runs():
@@ -174,6 +206,7 @@ class Dispatcher:
             sequence = self._live.get(key)
             if sequence is not None and sequence.group is not None and sequence.begun is None:
                 sequence.begun, sequence.queued, sequence.prefilled = now, queued, prefilled
+                sequence.run.begun = True
                 self._metrics.accepted(sequence.group)
 
     def _on_delta(self, sequence: Sequence, message: FromTokenizer) -> None:
@@ -254,7 +287,7 @@ class Dispatcher:
         sequence.last_token = now
 
     def _first(self, sequence: Sequence, now: float) -> None:
-        sequence.first_token = now
+        sequence.first_token, sequence.run.begun = now, True
         if sequence.group is not None:
             self._metrics.accepted(sequence.group)
         self._metrics.first_token.observe(now - sequence.run.arrived)

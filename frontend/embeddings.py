@@ -1,6 +1,7 @@
 """POST /v1/embeddings: a prompt's last hidden states, pooled and divided by their length."""
 
 import base64
+import functools
 from array import array
 from collections.abc import Iterable
 
@@ -53,21 +54,24 @@ async def embeddings(core: Core, http: web.Request) -> web.Response:
     if request.truncate_prompt_tokens is None:
         refuse_long_ids(prompts, core.view.context(), FIELD)
     try:
-        with running(core, http, "embd-", False, request.priority) as entry:
+        with running(core, http, "embd-", False, request.priority, core.timeout(request.timeout)) as entry:
             run = entry.run
             for prompt in prompts:
-                run.generate(_message(core, request, prompt, http[CALLER].tenant))
+                make = functools.partial(_message, core, request, prompt, http[CALLER].tenant)
+                run.generate(make(), make)
             vectors = _vectors(await run.everything())
     except ApiError as error:
         error.param = FIELD if error.param == "prompt" else error.param
         raise
     shape = _numbers if request.encoding_format == "float" else _base64
     data = [EmbeddingData("embedding", index, shape(vectors[index])) for index in range(len(prompts))]
-    body = EmbeddingBody("list", data, core.args.model_name, EmbeddingUsage(run.prompt_tokens, run.prompt_tokens))
+    body = EmbeddingBody("list", data, run.model, EmbeddingUsage(run.prompt_tokens, run.prompt_tokens))
     return json_response(body)
 
 
 def _message(core: Core, request: EmbeddingRequest, prompt: Prompt, tenant: str) -> Generate:
+    """For the model that is served now. Raises ApiError when it is not the one asked for."""
+    core.check_model(request.model)
     return Generate(
         frontend=core.args.name,
         incarnation=core.args.incarnation,

@@ -1,11 +1,17 @@
 """The one shape of every error a client sees, and the exception that carries it through the handlers."""
 
+import math
+from collections.abc import Mapping
+
 import msgspec
 
 from messages.text import Problem
 
 INVALID_REQUEST = "invalid_request_error"
-_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error", 499: "cancelled_error", 503: "service_unavailable_error"}
+_TYPES = {
+    401: "authentication_error", 403: "permission_error", 429: "rate_limit_error", 499: "cancelled_error", 503: "service_unavailable_error",
+    504: "timeout_error",
+}  # fmt: skip
 
 
 class ErrorDetail(msgspec.Struct):
@@ -25,10 +31,13 @@ def error_type(status: int) -> str:
 
 
 class ApiError(Exception):
-    """Ends a request with `status` and an error body. `retry_after` is in seconds and becomes the Retry-After header."""
+    """Ends a request with `status` and an error body. `retry_after` is in seconds and becomes the Retry-After header; `more` are others."""
 
-    def __init__(self, status: int, code: str | None, message: str, param: str | None = None, retry_after: float | None = None) -> None:
+    def __init__(
+        self, status: int, code: str | None, message: str, param: str | None = None, retry_after: float | None = None, more: Mapping[str, str] = {}
+    ) -> None:
         super().__init__(message)
+        self._more = more
         self.status = status
         self.code = code
         self.message = message
@@ -36,12 +45,16 @@ class ApiError(Exception):
         self.retry_after = retry_after
 
     @classmethod
-    def of(cls, problem: Problem) -> "ApiError":
+    def of(cls, problem: Problem, more: Mapping[str, str] = {}) -> "ApiError":
         """The error for a problem another process reported. 429 and 503 always say when to try again."""
         retry = problem.retry_after
         if retry is None and problem.status in (429, 503):
             retry = 1.0
-        return cls(problem.status, problem.code, problem.message, problem.param, retry)
+        return cls(problem.status, problem.code, problem.message, problem.param, retry, more)
+
+    def problem(self) -> Problem:
+        """What `of` makes this error of."""
+        return Problem(status=self.status, code=self.code or "", message=self.message, param=self.param, retry_after=self.retry_after)
 
     def detail(self) -> ErrorDetail:
         return ErrorDetail(self.message, error_type(self.status), self.param, self.code)
@@ -53,8 +66,8 @@ class ApiError(Exception):
         if self.status == 401:
             return {"WWW-Authenticate": 'Bearer realm="pagewire"'}
         if self.retry_after is None:
-            return {}
-        return {"Retry-After": str(max(1, round(self.retry_after)))}
+            return dict(self._more)
+        return {**self._more, "Retry-After": str(max(1, math.ceil(self.retry_after)))}
 
 
 def too_large(limit: int) -> ApiError:

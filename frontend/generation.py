@@ -1,6 +1,8 @@
 """From prompts to an HTTP response: starts the run, then streams it or waits for the whole. Shared by chat and completions."""
 
 import asyncio
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -24,11 +26,11 @@ C = TypeVar("C")
 
 @dataclass(frozen=True)
 class Job:
-    """A checked request."""
+    """A checked request. `sampling` is made of the model's defaults."""
 
     request: GenerationRequest
     prompts: list[Prompt]
-    sampling: SamplingParams
+    sampling: Callable[[dict[str, float]], SamplingParams]
     stop: StopRules
     constraints: Constraints | None
     echo: bool = False
@@ -46,24 +48,29 @@ class WholeBody(msgspec.Struct, Generic[C]):
 async def answer(core: Core, http: web.Request, job: Job, shapes: Answer) -> web.StreamResponse:
     """Run `job` to its end and answer `http`. Raises ApiError when it fails before anything was sent; cancels it when the client goes away."""
     job.request.check(job.stop.max_tokens)
-    with running(core, http, shapes.id_prefix, job.request.stream, job.request.priority) as entry:
+    timeout = core.timeout(job.request.timeout)
+    with running(core, http, shapes.id_prefix, job.request.stream, job.request.priority, timeout) as entry:
         for prompt in job.prompts:
-            entry.run.generate(_message(core, job, prompt, http[CALLER].tenant))
+            make = functools.partial(_message, core, job, prompt, http[CALLER].tenant)
+            entry.run.generate(make(), make)
         if job.request.stream:
             choices = len(job.prompts) * job.request.n
-            return await EventStream(core.args.model_name, http, entry, shapes, choices, job.request.stream_options or StreamOptions()).send()
+            options, most = job.request.stream_options or StreamOptions(), core.args.max_unsent_bytes
+            return await EventStream(http, entry, shapes, choices, options, most).send()
         return await _whole(core, job, shapes, entry)
 
 
 def _message(core: Core, job: Job, prompt: Prompt, tenant: str) -> Generate:
+    """For the model that is served now. Raises ApiError when it is not the one asked for."""
     request = job.request
+    core.check_model(request.model)
     return Generate(
         frontend=core.args.name,
         incarnation=core.args.incarnation,
         keys=core.dispatcher.new_keys(request.n),
         seeds=bodies.seeds(request.seed, request.n),
         prompt=prompt,
-        sampling=job.sampling,
+        sampling=job.sampling(core.view.sampling_defaults()),
         stop=job.stop,
         priority=request.priority,
         skip_special_tokens=request.skip_special_tokens,
@@ -99,7 +106,7 @@ async def _whole(core: Core, job: Job, shapes: Answer, entry: Entry) -> web.Resp
         id=entry.id,
         object=shapes.whole_object,
         created=entry.created,
-        model=core.args.model_name,
+        model=run.model,
         choices=choices,
         usage=usage(run),
     )

@@ -72,7 +72,7 @@ def _health(core: Core, reason: str | None) -> web.Response:
     body = HealthBody(status, core.view.phase, reason, core.view.refusal() is None, _steps(core), processes)
     if reason is None:
         return json_response(body)
-    error = ApiError(503, "not_ready", f"Not ready: {reason}.", retry_after=RETRY_SECONDS)
+    error = core.view.unready(reason)
     body.error = error.detail()
     return json_response(body, 503, error.headers())
 
@@ -99,7 +99,7 @@ async def version(core: Core, http: web.Request) -> web.Response:
 
 async def hint(core: Core, http: web.Request) -> web.Response:
     lines = (
-        f"Pagewire {VERSION} serves {core.args.model_name}.",
+        f"Pagewire {VERSION} serves {core.view.model}.",
         "The API is OpenAI's: POST /v1/chat/completions, POST /v1/completions, GET /v1/models.",
         "See also /docs, /openapi.json, /v1/embeddings, /v1/requests, /health, /metrics, /tokenize, /detokenize, /version.",
     )

@@ -12,12 +12,14 @@ from aiohttp import web
 from frontend.access import CALLER, OPEN_ROUTES
 from frontend.core import Core
 from frontend.errors import ApiError, too_large
+from frontend.keepers import Headers, nothing
 from frontend.record import CLIENT_CLOSED, RECORD, Record, record_of
 
 log = logging.getLogger("frontend.access")
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 REQUEST_ID: web.RequestKey[str] = web.RequestKey("request_id", str)
+LIMITS: web.RequestKey[Headers] = web.RequestKey("limits")
 MAX_ID_LENGTH = 128
 PROBES = frozenset({"/health", "/health/live", "/health/ready", "/health/startup", "/metrics"})
 """Asked every few seconds by machines: their log lines are at debug level."""
@@ -61,9 +63,11 @@ class Boundary:
             response = await self._answered(request, handler)
             record.status = response.status
             self._count(record)
+            self._core.metrics.went_wrong(record.problem)
             return response
         except (asyncio.CancelledError, ConnectionError):
             self._core.metrics.http(record.handler, record.method, CLIENT_CLOSED)
+            self._core.metrics.went_wrong(record.problem)
             record.end()
             raise
         finally:
@@ -78,11 +82,17 @@ class Boundary:
         self._core.metrics.http(record.handler, record.method, record.status)
         if record.generates and record.status >= 400:
             self._core.metrics.refused(record.status)
+            if record.status == 429:
+                self._core.metrics.limited(record.problem)
 
     async def add_headers(self, request: web.Request, response: web.StreamResponse) -> None:
         """Signal handler: runs before the headers of a response go out."""
         set_headers(request, response)
+        response.headers.update(request.get(LIMITS, nothing)())
         self._core.cors.mark(request, response)
+        if self._core.view.leaving:
+            response.force_close()
+            response.headers["Connection"] = "close"
 
     async def _answered(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         try:

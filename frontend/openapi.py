@@ -23,10 +23,11 @@ WORDS = {
     413: "The body is too large",
     415: "The Content-Encoding is not known",
     417: "The Expect header is not known",
-    429: "The queue is full; try again after Retry-After seconds",
+    429: "The queue is full or too slow, or the API key has used up its limits; try again after Retry-After seconds",
     499: "The request was cancelled by DELETE",
     500: "A fault of the server",
     503: "Not ready, overloaded or stopping; try again after Retry-After seconds",
+    504: "The request did not end within its timeout",
 }
 _ID: Schema = {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}
 _IDS: Schema = {"type": "array", "items": _ID, "minItems": 1}

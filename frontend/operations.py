@@ -25,7 +25,7 @@ COMMON = (400, 405, 500)
 """Every route may answer with these."""
 READY = (503,)
 BODY = (404, 408, 413, 415, 417)
-GENERATES = (429, 499)
+GENERATES = (429, 499, 504)
 
 
 class Chunk(msgspec.Struct):

@@ -1,7 +1,7 @@
 """The HTTP connection: what fails before or beside the handlers gets the one shape of every error, and no traceback in the log.
 
-Its bounds: the number of connections, and the time that the head of a request may take. (The time between requests is aiohttp's own, that of a
-body is `frontend.core.read_body`'s.)
+Its bounds: the number of connections, the time that the head of a request may take, and the time in which a client reads nothing of what was
+written for it. (The time between requests is aiohttp's own, that of a body is `frontend.core.read_body`'s.)
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 from aiohttp.web_server import Server
 
-from frontend.connections import Connections
+from frontend.connections import Connections, cut
 from frontend.errors import ApiError, invalid, unknown_expectation
 from frontend.middleware import error_response, set_headers
 from frontend.record import RECORD
@@ -22,24 +22,28 @@ FULL_RETRY_SECONDS = 1.0
 class Connection(web.RequestHandler):
     """aiohttp's protocol with two of its answers replaced, counted and with a clock."""
 
-    __slots__ = ("_all", "_clock", "_counted")
+    __slots__ = ("_all", "_clock", "_counted", "_stall", "_unsent")
 
     def __init__(self, manager: Server, connections: Connections, **options: Any) -> None:
         super().__init__(manager, **options)
         self._all = connections
         self._counted = False
         self._clock: asyncio.TimerHandle | None = None
+        self._stall: asyncio.TimerHandle | None = None
+        self._unsent = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._counted = self._all.enter()
         if self._counted:
             super().connection_made(transport)
+            cast(asyncio.WriteTransport, transport).set_write_buffer_limits(high=1, low=0)  # with 0 an idle TLS connection counts as full
         else:
             error = ApiError(503, "too_many_connections", "Too many connections are open; try again soon.", retry_after=FULL_RETRY_SECONDS)
             _say(cast(asyncio.WriteTransport, transport), "503 Service Unavailable", error)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._stop_clock()
+        self._stop_stall()
         if self._counted:
             self._counted = False
             self._all.leave()
@@ -63,6 +67,36 @@ class Connection(web.RequestHandler):
         if self._clock is not None:
             self._clock.cancel()
             self._clock = None
+
+    def pause_writing(self) -> None:
+        """The system takes no more: a client that reads nothing for too long is cut off."""
+        super().pause_writing()
+        self._watch()
+
+    def resume_writing(self) -> None:
+        """All was taken."""
+        self._stop_stall()
+        super().resume_writing()
+
+    def _watch(self) -> None:
+        if self.transport is not None:
+            self._unsent = self.transport.get_write_buffer_size()
+            self._stall = asyncio.get_running_loop().call_later(self._all.stall_seconds, self._look)
+
+    def _look(self) -> None:
+        """Nothing was taken since the last time, or go on."""
+        if self.transport is None:
+            return
+        if self.transport.get_write_buffer_size() < self._unsent:
+            self._watch()
+        else:
+            self._all.stalled += 1
+            cut(self.transport)
+
+    def _stop_stall(self) -> None:
+        if self._stall is not None:
+            self._stall.cancel()
+            self._stall = None
 
     def _too_slow(self) -> None:
         self._clock = None

@@ -16,7 +16,7 @@ async def openapi(core: Core, http: web.Request) -> web.Response:
 
 
 async def docs(core: Core, http: web.Request) -> web.Response:
-    text = await asyncio.to_thread(_page, core.args.model_name)
+    text = await asyncio.to_thread(_page, core.view.model)
     return web.Response(text=text, content_type="text/html", headers=docs_page.HEADERS)
 
 

@@ -8,13 +8,13 @@ import msgspec
 from frontend.cluster import Route
 from messages.explain import Explain
 from messages.request import Delivered, Generate
-from messages.text import Problem
+from messages.text import DEADLINE_EXCEEDED, Problem
 
 if TYPE_CHECKING:
     from frontend.streams import Run, Sequence
 
 MAX_HELD = 1024
-"""Sequences that have not been sent yet, at most, while there is no way for them."""
+"""Sequences that have not been sent yet, at most, while there is no way for them, unless the line in the scheduler is shorter."""
 HOLD_SECONDS = 60.0
 """How long a request waits that could not be sent yet. One that was sent once waits as long as it takes."""
 SUSPECT, ALONE = 2, 3
@@ -23,7 +23,9 @@ given up. The death of a scheduler tells nothing: a tokenizer says that it has r
 
 TOO_MANY = Problem(status=503, code="not_ready", message="A part of the server restarts, and too many requests wait for it.", retry_after=2.0)
 TOO_LONG = Problem(status=503, code="not_ready", message="A part of the server restarts and has not come back in time.", retry_after=2.0)
+REPLACED = Problem(status=503, code="model_reloaded", message="The model is being replaced, and this answer was not waited for.", retry_after=2.0)
 CUT_OFF = Problem(status=500, code="request_interrupted", message="Each time this request was taken up, the process that worked on it ended.")
+EXPIRED = Problem(status=504, code=DEADLINE_EXCEEDED, message="The request did not end within its timeout.")
 NO_ANSWER = Problem(status=503, code="interrupted", message="Where requests are was asked of a process that ended.", retry_after=1.0)
 
 
@@ -47,10 +49,12 @@ def in_order(runs: "Iterable[Run]") -> "Iterator[Run]":
             yield run
 
 
-def hopeless(run: "Run", route: Route | None, now: float) -> Problem | None:
-    """Why a request that waits to be sent is given up, or None."""
+def hopeless(run: "Run", route: Route | None, now: float, since: float) -> Problem | None:
+    """Why a request that waits to be sent is given up, or None. It could be sent, had there been a way, `since` seconds ago."""
+    if run.deadline is not None and now >= run.deadline:
+        return EXPIRED
     if run.strikes >= SUSPECT + ALONE:
         return CUT_OFF
     if isinstance(run.question, Explain):
         return NO_ANSWER
-    return TOO_LONG if route is None and not run.sent and now - run.arrived > HOLD_SECONDS else None
+    return TOO_LONG if route is None and not run.sent and since > HOLD_SECONDS else None

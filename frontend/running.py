@@ -14,9 +14,12 @@ from frontend.register import Entry
 
 
 @contextmanager
-def running(core: Core, http: web.Request, id_prefix: str, stream: bool, priority: int) -> Iterator[Entry]:
-    """Its entry, with a run on the way there is; in the end what still runs is cancelled. Raises ApiError 503 when too many wait for a way."""
-    run = core.dispatcher.open()
+def running(core: Core, http: web.Request, id_prefix: str, stream: bool, priority: int, timeout: float | None) -> Iterator[Entry]:
+    """Its entry, with a run on the way there is, of at most `timeout` seconds; in the end what still runs is cancelled.
+
+    Raises ApiError 503 when too many wait for a way.
+    """
+    run = core.dispatcher.open(timeout)
     entry = Entry(id_prefix + secrets.token_hex(16), http[REQUEST_ID], http.path, stream, priority, run, http[CALLER].name)
     http[RECORD].entry = entry
     core.register.enter(entry)

@@ -14,6 +14,7 @@ MAX_CHOICES = 64
 MAX_STOP_STRINGS = 16
 MAX_BAD_WORDS = 128
 DEFAULT_COMPLETION_TOKENS = 16
+MAX_TIMEOUT = 86_400.0
 OPENAI_DEFAULTS: dict[str, float] = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
 DEFAULTED = tuple(OPENAI_DEFAULTS)
 
@@ -25,6 +26,7 @@ TokenLimit = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
 TopLogprobs = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOP_LOGPROBS)]
 TopK = Annotated[int, msgspec.Meta(ge=-1, le=2**31 - 1)]
 Seed = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+Timeout = Annotated[float, msgspec.Meta(gt=0.0, le=MAX_TIMEOUT)]
 Messages = Annotated[list[dict[str, Any]], msgspec.Meta(min_length=1)]
 
 
@@ -40,7 +42,8 @@ class GenerationRequest(msgspec.Struct, kw_only=True):
     """What chat and completions share. Defaults are OpenAI's, but those of the fields in DEFAULTED may be the model's.
 
     `seed` is 0 to 2**63 - 1: what a sampler is seeded with has 63 bits, and two seeds must never be one. `stream_options` needs `stream`.
-    `truncate_prompt_tokens` -1 keeps as much of the prompt's end as leaves room for the answer.
+    `timeout`: seconds from the arrival of the request to its end, at most. `truncate_prompt_tokens` -1 keeps as much of the prompt's end as leaves
+    room for the answer.
     """
 
     model: str | None = None
@@ -70,6 +73,7 @@ class GenerationRequest(msgspec.Struct, kw_only=True):
     prompt_logprobs: TopLogprobs | None = None
     return_token_ids: bool = False
     cache_salt: Annotated[str, msgspec.Meta(min_length=1, max_length=256)] | None = None
+    timeout: Timeout | None = None
 
     def check_stream_options(self) -> None:
         """Raises ApiError 400 for options without a stream and for those that are not honoured."""
@@ -164,6 +168,7 @@ class EmbeddingRequest(msgspec.Struct, kw_only=True):
     add_special_tokens: bool = True
     truncate_prompt_tokens: Annotated[int, msgspec.Meta(ge=-1, le=2**31 - 1)] | None = None
     priority: Annotated[int, msgspec.Meta(ge=-100, le=100)] = 0
+    timeout: Timeout | None = None
 
 
 class TokenizeRequest(msgspec.Struct, kw_only=True):

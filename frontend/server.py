@@ -17,9 +17,10 @@ from frontend.core import Core
 from frontend.cors import Cors
 from frontend.dispatcher import Dispatcher
 from frontend.explain import answer_peer
+from frontend.keepers import Keepers
 from frontend.metrics import Metrics
 from frontend.peers import Peers
-from frontend.protocol import Connection
+from frontend.port import Port
 from frontend.responses import background, restoring
 from frontend.responses.desk import Desk
 from frontend.responses.figures import DeskCollector
@@ -27,11 +28,11 @@ from frontend.responses.links import Links, socket_path
 from frontend.responses.private import make_private_app
 from frontend.service import make_app
 from frontend.shared_metrics import report
-from frontend.streams import ContractError
+from frontend.streams import ContractError, Sender
 from frontend.tracing import Tracing
 from frontend.watching import Watching
-from messages.cluster import READY, STOPPING, ClusterState
-from messages.peers import FindRequests, FoundRequests, FromPeer
+from messages.cluster import BEGUN, INTAKE, OPEN, READY, STOPPING, ClusterState
+from messages.peers import FindRequests, FoundRequests, FromPeer, OfKeys
 from messages.text import FromTokenizer, Problem
 from transport.lifetime import Lifetime
 from transport.reports import CLUSTER_FEED, Reporter
@@ -44,16 +45,9 @@ POLL_SECONDS = 0.1
 SAMPLE_SECONDS = 0.25
 DRAIN_SECONDS = 3.5
 GOODBYE_SECONDS = 1.0
+LINGER_SECONDS = 0.5
+"""For the requests of connections that were made before the port was left to the other frontends."""
 LAST_WORDS_SECONDS = 0.5
-MAX_HEADER_BYTES = 16 << 10
-BACKLOG = 1024
-HANDSHAKE_SECONDS = 10.0
-_CONNECTION: dict[str, Any] = {
-    "access_log": None,
-    "auto_decompress": False,  # frontend.compression does it, with answers of its own
-    "max_line_size": MAX_HEADER_BYTES,
-    "max_field_size": MAX_HEADER_BYTES,
-}
 
 
 class Server:
@@ -66,24 +60,30 @@ class Server:
         self._inbox: Inbox[FromTokenizer | FromPeer] = Inbox(self._context, args.run_dir, args.name, FromTokenizer | FromPeer)
         self._cluster: Subscription[ClusterState] = Subscription(self._context, args.run_dir, CLUSTER_FEED, ClusterState)
         self._outboxes = {name: Outbox(self._context, args.run_dir, name, linger_ms=200) for name in (*args.tokenizers, *args.peers)}
-        view = ClusterView(args.tokenizers, (args.name, *args.peers), started=args.incarnation > 1)
+        model: dict[str, Any] = {"model": args.model_name, "created": args.created}
+        view = ClusterView(args.tokenizers, (args.name, *args.peers), started=args.incarnation > 1, **model)
         metrics = Metrics(args.model_name, view, args.name)
-        self._watching = Watching(args, metrics)
+        self._watching = Watching(args, metrics, lambda: view.model)
         trace = open_trace(args)
         self._tracing = None if trace is None else Tracing(trace)
-        dispatcher = Dispatcher(args.name, {name: self._outboxes[name] for name in args.tokenizers}, view, metrics, self._tracing)
-        peers = Peers(args.name, {name: self._outboxes[name] for name in args.peers}, view.serves)
+        tokenizers: dict[str, Sender] = {name: self._outboxes[name] for name in args.tokenizers}
+        dispatcher = Dispatcher(args.name, tokenizers, view, metrics, self._tracing, args.most_held)
+        outboxes = {name: self._outboxes[name] for name in args.peers}
+        peers = Peers(args.name, outboxes, view.serves)
         self._access = Access(args.api_keys, args.key_lines)
         doors: dict[str, Any] = {"access": self._access, "cors": Cors(args.cors_origins)}
+        self._keepers = Keepers(args.name, args.incarnation, outboxes, view.ready)
         desk = Desk(args.name, args.keeper, Links(args.run_dir, args.peers, view.serves))
-        self._core = Core(args, view, metrics, dispatcher, peers=peers, watchers=self._watching.watchers, responses=desk, **doors)
-        metrics.registry.register(DeskCollector(desk, args.model_name))
+        parts: dict[str, Any] = {"peers": peers, "keepers": self._keepers, "watchers": self._watching.watchers, "responses": desk}
+        self._core = Core(args, view, metrics, dispatcher, **parts, **doors)
+        metrics.registry.register(DeskCollector(desk, metrics))
         self._certificate = Certificate(args.tls_cert, args.tls_key) if args.tls_cert and args.tls_key else None
-        self._connections = Connections(room_for(args.max_connections), args.head_seconds)
+        self._connections = Connections(room_for(args.max_connections), args.head_seconds, args.stall_seconds)
         self._answering: set[asyncio.Task[None]] = set()
         self._reporter = Reporter(args)
         self._samples: tuple[dict[str, float], dict[str, float]] = ({}, {})
         self._sampled = 0.0
+        self._standing = (-1.0, False, False)
 
     async def serve(self) -> None:
         """Raises OSError when the port cannot be bound and JournalError when the journal cannot be used."""
@@ -93,13 +93,14 @@ class Server:
             await runner.setup()
         try:
             await self._open_responses(runners[1:])
-            listener = await self._listen(runners[0])
+            port = Port(self._args, runners[0], self._connections, self._certificate)
+            self._announce(await port.listen())
             self._inbox.listen(self._receive)
             refreshing = asyncio.create_task(self._keep_fresh())
             await self._follow()
             refreshing.cancel()
             self._reporter.phase(STOPPING)
-            listener.close()
+            await port.leave()
             await self._drain()
         finally:
             for runner in runners:
@@ -118,19 +119,6 @@ class Server:
         for runner in private:
             await web.UnixSite(runner, socket_path(self._args.run_dir, self._args.name)).start()
 
-    async def _listen(self, runner: web.AppRunner) -> asyncio.Server:
-        """Every connection is a `Connection`: aiohttp's own sites know no other protocol than theirs."""
-        loop, server = asyncio.get_running_loop(), runner.server
-        if server is None:
-            raise RuntimeError("the runner has not been set up")
-        where: dict[str, Any] = {"host": self._args.host, "port": self._args.port, "backlog": BACKLOG, "reuse_port": bool(self._args.peers) or None}
-        if self._certificate is not None:
-            where |= {"ssl": self._certificate.context, "ssl_handshake_timeout": HANDSHAKE_SECONDS, "ssl_shutdown_timeout": HANDSHAKE_SECONDS}
-        options = {"loop": loop, "keepalive_timeout": self._args.idle_seconds, **_CONNECTION}
-        listener: asyncio.Server = await loop.create_server(lambda: Connection(server, self._connections, **options), **where)
-        self._announce(listener.sockets[0].getsockname()[1])
-        return listener
-
     def _announce(self, port: int) -> None:
         log.info("listening on %s port %d", self._args.host, port)
         self._reporter.facts(port=port)
@@ -143,6 +131,8 @@ class Server:
             task = asyncio.get_running_loop().create_task(answer_peer(self._core, message))
             self._answering.add(task)
             task.add_done_callback(self._answering.discard)
+        elif isinstance(message, OfKeys):
+            self._keepers.receive(message)
         else:
             self._take_in(message)
 
@@ -175,28 +165,57 @@ class Server:
         if state is not None:
             self._core.view.update(state)
         self._core.dispatcher.follow()
+        self._core.metrics.serve(self._core.view.model)
+        self._keepers.follow()
         dropped = sum(outbox.dropped for outbox in self._outboxes.values())
-        gauges, counters = {"live": float(len(self._core.dispatcher))}, {"bad_frames": float(self._inbox.bad_frames), "dropped_sends": float(dropped)}
+        gauges, counters = self._requests(), {"bad_frames": float(self._inbox.bad_frames), "dropped_sends": float(dropped)}
+        counters["stalled_connections"] = float(self._connections.stalled)
         if self._args.peers and (now := time.monotonic()) - self._sampled >= SAMPLE_SECONDS:
             self._samples, self._sampled = report(self._core.metrics.registry), now
         self._reporter.numbers(gauges | self._samples[0], counters | self._samples[1])
+        if (standing := (gauges[INTAKE], gauges[BEGUN] > 0, gauges[OPEN] > 0)) != self._standing:
+            self._standing = standing
+            self._reporter.hurry()  # somebody may wait for it
+
+    def _requests(self) -> dict[str, float]:
+        state, dispatcher = self._core.view.state, self._core.dispatcher
+        counts = {"live": len(dispatcher), OPEN: self._unfinished(), BEGUN: dispatcher.begun, INTAKE: -1 if state is None else state.intake}
+        return {name: float(count) for name, count in counts.items()}
 
     async def _drain(self) -> None:
-        """Let live requests end, then end them; new ones on open connections are refused."""
-        self._core.view.stopping = True
+        """Let live requests end, then end them. New ones on open connections are refused, unless others of this port go on: those connections close,
+        each with an answer."""
+        alone = self._leave_seconds() is not None
+        self._core.view.stopping, self._core.view.leaving = not alone, True
         loop = asyncio.get_running_loop()
         began = loop.time()
-        while len(self._core.dispatcher) and loop.time() - began < self._drain_seconds():
+        lingers = began + LINGER_SECONDS if alone else began
+        while loop.time() < lingers or (self._is_busy(alone) and loop.time() - began < self._drain_seconds()):
             self._poll()
             await asyncio.sleep(POLL_SECONDS / 2)
+        self._core.view.stopping = True
         if count := len(self._core.dispatcher):
             log.warning("ending %d live sequences", count)
         self._core.dispatcher.fail_all(Problem(status=503, code="shutting_down", message="The server is shutting down.", retry_after=5.0))
 
+    def _is_busy(self, alone: bool) -> bool:
+        return len(self._core.dispatcher) > 0 or (alone and self._unfinished() > 0)
+
+    def _unfinished(self) -> int:
+        """Requests that were let in: those that a client waits for, and those in the background."""
+        return self._core.admitted.count + len(self._core.responses.store.running)
+
     def _drain_seconds(self) -> float:
         """The supervisor's deadline, less the time to say goodbye; DRAIN_SECONDS while it is not known."""
         state = self._core.view.state
-        return DRAIN_SECONDS if state is None or state.stop_seconds is None else state.stop_seconds - GOODBYE_SECONDS
+        if state is not None and state.stop_seconds is not None:
+            return state.stop_seconds - GOODBYE_SECONDS
+        alone = self._leave_seconds()
+        return DRAIN_SECONDS if alone is None else alone
+
+    def _leave_seconds(self) -> float | None:
+        """How long this frontend alone may take to end."""
+        return next((process.leave_seconds for process in self._core.view.processes if process.name == self._args.name), None)
 
     def _close(self) -> None:
         self._inbox.close()

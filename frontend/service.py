@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from aiohttp import HttpVersion11, web
 
 from frontend import catalogue, health, reference
+from frontend.access import CALLER
 from frontend.chat import chat_completions
 from frontend.completions import completions
 from frontend.core import Core, check_head
@@ -13,7 +14,8 @@ from frontend.embeddings import embeddings
 from frontend.errors import ApiError
 from frontend.explain import cancel_request, list_requests, show_request
 from frontend.live.routes import LivePage
-from frontend.middleware import Boundary, Handler
+from frontend.middleware import LIMITS, Boundary, Handler
+from frontend.record import RECORD
 from frontend.responses import routes as responses
 from frontend.tokens import detokenize, tokenize
 
@@ -21,7 +23,7 @@ Endpoint = Callable[[Core, web.Request], Awaitable[web.StreamResponse]]
 
 
 def make_app(core: Core) -> web.Application:
-    """All routes. Those made by `_when_started` answer 503 with Retry-After until the cluster has been ready once."""
+    """All routes. Those made by `_when_started` and `_within_limits` answer 503 with Retry-After until the cluster has been ready once."""
     boundary = Boundary(core)
 
     @web.middleware
@@ -52,10 +54,10 @@ def make_app(core: Core) -> web.Application:
     expect = _expect(core)
     routes.add_post("/tokenize", _when_started(core, tokenize), expect_handler=expect)
     routes.add_post("/detokenize", _when_started(core, detokenize), expect_handler=expect)
-    routes.add_post("/v1/chat/completions", _when_started(core, chat_completions), expect_handler=expect)
-    routes.add_post("/v1/completions", _when_started(core, completions), expect_handler=expect)
-    routes.add_post("/v1/responses", _when_started(core, responses.create), expect_handler=expect)
-    routes.add_post("/v1/embeddings", _when_started(core, embeddings), expect_handler=expect)
+    routes.add_post("/v1/chat/completions", _within_limits(core, chat_completions), expect_handler=expect)
+    routes.add_post("/v1/completions", _within_limits(core, completions), expect_handler=expect)
+    routes.add_post("/v1/responses", _within_limits(core, responses.create), expect_handler=expect)
+    routes.add_post("/v1/embeddings", _within_limits(core, embeddings), expect_handler=expect)
     return app
 
 
@@ -85,8 +87,22 @@ def _plain(core: Core, endpoint: Endpoint) -> Handler:
 
 def _when_started(core: Core, endpoint: Endpoint) -> Handler:
     async def handle(request: web.Request) -> web.StreamResponse:
-        core.view.require_accepting()
-        await core.view.informed()
-        return await endpoint(core, request)
+        with core.admitted:
+            core.view.require_accepting()
+            await core.view.informed()
+            core.view.require_accepting()
+            return await endpoint(core, request)
 
     return handle
+
+
+def _within_limits(core: Core, endpoint: Endpoint) -> Handler:
+    """As `_when_started`; counted, and perhaps refused, before its body is read, by the limits of its key."""
+
+    async def counted(core: Core, request: web.Request) -> web.StreamResponse:
+        caller = request[CALLER]
+        async with core.keepers.entered(caller.name, caller.limits, request[RECORD]) as headers:
+            request[LIMITS] = headers
+            return await endpoint(core, request)
+
+    return _when_started(core, counted)

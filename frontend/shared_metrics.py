@@ -12,11 +12,14 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
 from frontend.cluster import ClusterView
-from frontend.metric_names import PREFIX
+from frontend.metric_names import PREFIX, Served
 from messages.cluster import SAMPLE
 
 _CREATED = "_created"
 """Ends the names of times, of which several frontends have several: they are left out."""
+
+_ENDS = {"counter": ("_total",), "histogram": ("_bucket", "_count", "_sum")}
+"""Of the names of samples, by what they are of."""
 
 Numbers = Mapping[str, float]
 
@@ -68,9 +71,9 @@ class Sum(Collector):
 class LostSequences(Collector):
     """Sequences that neither live nor have ended: those of frontends that died. `started` and `ended`: the counters to compare."""
 
-    def __init__(self, view: ClusterView, model_name: str, started: str, ended: str) -> None:
+    def __init__(self, view: ClusterView, served: Served, started: str, ended: str) -> None:
         self._view = view
-        self._model = model_name
+        self._served = served
         self._begins = [_begin(name) for name in (started, ended)]
 
     def describe(self) -> Iterable[Metric]:
@@ -80,7 +83,7 @@ class LostSequences(Collector):
         past = _added(process.past for process in self._view.processes)
         started, ended = (sum(value for name, value in past.items() if name.startswith(begin)) for begin in self._begins)
         family = CounterMetricFamily(PREFIX + "sequences_lost", "Accepted sequences whose frontend died.", labels=["model_name"])
-        family.add_metric([self._model], started - ended)
+        family.add_metric([self._served.model], started - ended)
         yield family
 
 
@@ -95,17 +98,17 @@ def _added(numbers: Iterable[Numbers]) -> dict[str, float]:
 
 
 def _only_theirs(family: Metric, theirs: dict[str, float]) -> list[Sample]:
-    """Samples of a counter with labels that have not come up here (a status that was never answered)."""
-    if family.type != "counter" or not theirs:
+    """Samples with labels that have not come up here (a status that was never answered, a model that was served before this process began)."""
+    if family.type not in _ENDS or not theirs:
         return []
-    begin = _begin(family.name)
-    names = [name for name in theirs if name.startswith(begin)]
+    begins = tuple(_begin(family.name, end) for end in _ENDS[family.type])
+    names = [name for name in theirs if name.startswith(begins)]
     return [_sample(name, theirs.pop(name)) for name in names]
 
 
-def _begin(counter: str) -> str:
-    """How the names of a counter's samples begin, whatever their labels are."""
-    return SAMPLE + msgspec.json.encode([counter + "_total"]).decode()[:-1] + ","
+def _begin(family: str, end: str = "_total") -> str:
+    """How the names of these samples of a family begin, whatever their labels are."""
+    return SAMPLE + msgspec.json.encode([family + end]).decode()[:-1] + ","
 
 
 def _sample(name: str, value: float) -> Sample:

@@ -7,7 +7,7 @@ a collector does not take is lost, and nothing else happens.
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
@@ -32,10 +32,10 @@ Value = str | int | float | bool | list[str]
 
 
 class Spans:
-    """`endpoint`: an HTTP URL; without a path, spans go to its /v1/traces. `exporter` takes them instead, in tests."""
+    """`endpoint`: an HTTP URL; without a path, spans go to its /v1/traces. `exporter` takes them instead, in tests. `served`: the model now."""
 
-    def __init__(self, endpoint: str, model: str, frontend: str, exporter: SpanExporter | None = None) -> None:
-        self._model = model
+    def __init__(self, endpoint: str, frontend: str, served: Callable[[], str], exporter: SpanExporter | None = None) -> None:
+        self._served = served
         self._provider = TracerProvider(resource=_resource(frontend), shutdown_on_exit=False)
         self._provider.add_span_processor(BatchSpanProcessor(exporter or OTLPSpanExporter(traces_url(endpoint), timeout=EXPORT_SECONDS)))
         self._tracer = self._provider.get_tracer(SERVICE, VERSION)
@@ -50,7 +50,7 @@ class Spans:
         ended = record.began if record.ended is None else record.ended
         carrier = {name: value for name, value in record.trace.items() if len(value) <= MAX_STATE}
         span = self._tracer.start_span(
-            f"{operation} {self._model}",
+            f"{operation} {self._model(record)}",
             self._propagator.extract(carrier),
             SpanKind.SERVER,
             attributes=dict(self._attributes(record, operation)),
@@ -64,11 +64,14 @@ class Spans:
             self._choices(record, span, clock)
         span.end(clock.unix(ended))
 
+    def _model(self, record: Record) -> str:
+        return self._served() if record.entry is None else record.entry.run.model
+
     def _attributes(self, record: Record, operation: str) -> Iterator[tuple[str, Value]]:
         yield "gen_ai.operation.name", operation
         yield "gen_ai.provider.name", SERVICE
-        yield "gen_ai.request.model", self._model
-        yield "gen_ai.response.model", self._model
+        yield "gen_ai.request.model", self._model(record)
+        yield "gen_ai.response.model", self._model(record)
         yield "gen_ai.usage.input_tokens", record.prompt_tokens
         yield "gen_ai.usage.output_tokens", record.completion_tokens
         yield "http.request.method", record.method

@@ -11,11 +11,12 @@ import msgspec
 from aiohttp import web
 
 from frontend.answers import Answer, Piece, usage, usage_so_far
+from frontend.connections import cut
 from frontend.errors import ApiError
 from frontend.record import RECORD
 from frontend.register import Entry
 from frontend.schema import StreamOptions
-from frontend.streams import Event
+from frontend.streams import ABORT, SLOW_READER, Event, Run
 
 STREAM_HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 OPENING_GRACE_SECONDS = 0.25
@@ -25,19 +26,21 @@ _MARK = "\ue000"
 
 
 class EventStream:
-    """The answer to one request with `choices` sequences. The parts of its chunks that never change are encoded once."""
+    """The answer to one request with `choices` sequences; `most` as in Output. The parts of its chunks that never change are encoded once, when the
+    first one is there: until then another model may have come in the place of the one that was to answer."""
 
-    def __init__(self, model: str, http: web.Request, entry: Entry, shapes: Answer, choices: int, options: StreamOptions) -> None:
+    def __init__(self, http: web.Request, entry: Entry, shapes: Answer, choices: int, options: StreamOptions, most: int) -> None:
         self._http = http
+        self._entry = entry
         self._run = entry.run
         self._shapes = shapes
         self._choices = choices
         self._options = options
-        head = {"id": entry.id, "object": shapes.chunk_object, "created": entry.created, "model": model}
-        self._head = b"data: " + msgspec.json.encode(head)[:-1] + b',"choices":['
+        self._most = most
+        self._head = b""
         self._tail = b'],"usage":null}\n\n' if options.include_usage else b"]}\n\n"
         self._encode = msgspec.json.Encoder().encode
-        self._around = [] if options.continuous_usage_stats else [self._frame(index) for index in range(choices)]
+        self._around: list[tuple[bytes, bytes]] = []
 
     async def send(self) -> web.StreamResponse:
         """To the end of the request. Raises ApiError when it is refused before anything was sent."""
@@ -46,15 +49,15 @@ class EventStream:
         writer, transport = await response.prepare(self._http), self._http.transport
         if writer is None or transport is None:
             raise ConnectionResetError("the client has gone")
-        output = Output(transport, response.headers.get("Transfer-Encoding") == "chunked")
-        openings = [self._shapes.opening(index) for index in range(self._choices)]
-        output.write(b"".join(self._event(choice) for choice in openings if choice is not None))
+        output = Output(transport, response.headers.get("Transfer-Encoding") == "chunked", self._most)
         self._output, self._run.writer = output, self._write
         try:
             self._write()
             while await self._run.held():
                 await writer.drain()
+                self._begin()
                 output.write(b"".join(self._event(self._shapes.chunk(index, piece)) for index, piece in _merged(self._run.taken())))
+            self._begin()
             last = self._last()
         except ApiError as error:
             last = b"data: " + error.body() + b"\n\n" + _DONE
@@ -62,16 +65,18 @@ class EventStream:
             self._run.writer = None
             self._http[RECORD].sent += output.sent
         await response.write_eof(last)
-        output.close()
         return response
 
     def _write(self) -> bool:
         """Write what has arrived. False when the client has not read what was written before: then nothing is."""
-        if self._output.congested:
+        if not self._output.keeps_up(self._run):
             return False
+        events = self._run.taken()
+        if events:
+            self._begin()
         encode, around = self._encode, self._around
         parts: list[bytes] = []
-        for index, event in self._run.taken():
+        for index, event in events:
             if around and isinstance(event, str):
                 before, after = around[index]
                 parts += (before, encode(event), after)
@@ -80,6 +85,18 @@ class EventStream:
                 parts.append(self._event(self._shapes.chunk(index, piece)))
         self._output.write(b"".join(parts))
         return True
+
+    def _begin(self) -> None:
+        """Before the first chunk: what all of them have, and those that open each choice."""
+        if self._head:
+            return
+        entry, run = self._entry, self._run
+        head = {"id": entry.id, "object": self._shapes.chunk_object, "created": entry.created, "model": run.model}
+        self._head = b"data: " + msgspec.json.encode(head)[:-1] + b',"choices":['
+        if not self._options.continuous_usage_stats:
+            self._around = [self._frame(index) for index in range(self._choices)]
+        openings = [self._shapes.opening(index) for index in range(self._choices)]
+        self._output.write(b"".join(self._event(choice) for choice in openings if choice is not None))
 
     def _frame(self, index: int) -> tuple[bytes, bytes]:
         """What stands before and after the text in a chunk of nothing else."""
@@ -100,29 +117,30 @@ class EventStream:
 class Output:
     """Writing to a connection at once, past the response, whose writing is a coroutine. Its writer's `drain` waits until all was sent.
 
-    `sent` counts the bytes of data."""
+    `sent` counts the bytes of data. `most`: bytes of events that may wait in a `Run` while the client has not read all of what was written last,
+    which may be one large event; with more the connection is cut and the request cancelled.
+    """
 
-    def __init__(self, transport: asyncio.Transport, chunked: bool) -> None:
+    def __init__(self, transport: asyncio.Transport, chunked: bool, most: int) -> None:
         self._transport = transport
         self._chunked = chunked
+        self._most = most
         self.sent = 0
-        transport.set_write_buffer_limits(high=0)
 
-    @property
-    def congested(self) -> bool:
-        """The client has not read what was written before."""
-        return self._transport.get_write_buffer_size() > 0
+    def keeps_up(self, run: Run) -> bool:
+        """The client, or the system on the way to it, has taken all that was written before. One for whom too much waits in the `run` is cut off."""
+        if self._transport.get_write_buffer_size() == 0:
+            return True
+        if run.weight() > self._most:
+            cut(self._transport)
+            run.fail(SLOW_READER, ABORT)
+        return False
 
     def write(self, data: bytes) -> None:
         """Nothing happens when there is no data or the connection is lost: the request is about to be cancelled then."""
         if data and not self._transport.is_closing():
             self._transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
             self.sent += len(data)
-
-    def close(self) -> None:
-        """The connection may serve another request."""
-        if not self._transport.is_closing():
-            self._transport.set_write_buffer_limits()
 
 
 def _merged(events: Iterable[Event]) -> list[tuple[int, Piece]]:

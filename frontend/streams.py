@@ -9,7 +9,7 @@ import contextlib
 import time
 from array import array
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import msgspec
 
@@ -28,8 +28,16 @@ Event = tuple[int, str | TextDelta | Ended]
 """The index of a choice and what came for it: text alone, or a message that says more."""
 Question = Tokenize | Detokenize | Explain
 Answer = Tokenized | Detokenized | Explained
+M = TypeVar("M")
+Make = Callable[[], M]
 
+UNDECIDED = -1
+"""Of a request that came while another model is loaded: it is made for whatever serves then."""
 ABORT, ERROR, REFUSED = "abort", "error", "refused"
+GRACE_SECONDS = 1.0
+LOOK_EVENTS = 16
+EVENT_BYTES, MESSAGE_BYTES, LOGPROB_BYTES, ID_BYTES = 112, 400, 200, 36
+SLOW_READER = Problem(status=499, code="slow_reader", message="The client has not read what was written for it.")
 OVERLOADED = Problem(status=503, code="overloaded", message="The server is overloaded; try again soon.", retry_after=2.0)
 
 
@@ -73,12 +81,16 @@ class Sequence:
 
 
 class Group:
-    """The sequences that share one prompt, and the prompt's numbers once known. `request`: as it was first sent; `counted`: it is in the metrics."""
+    """The sequences that share one prompt, and the prompt's numbers once known. `request`: as it was first sent; `counted`: it is in the metrics.
 
-    __slots__ = ("cached_tokens", "counted", "prompt_tokens", "request", "sequences")
+    `make` makes the request for the model that is served when it is called. Raises ApiError when that is not what was asked for.
+    """
 
-    def __init__(self, request: Generate) -> None:
+    __slots__ = ("cached_tokens", "counted", "make", "prompt_tokens", "request", "sequences")
+
+    def __init__(self, request: Generate, make: "Make[Generate] | None" = None) -> None:
         self.request = request
+        self.make = make or (lambda: request)
         self.sequences: list[Sequence] = []
         self.counted = False
         self.prompt_tokens: int | None = None
@@ -92,14 +104,19 @@ class Run:
     False when it cannot now, and `held` ends then.
 
     `question`: what is asked, in a run that does not generate. `route` is the way it was sent, None while it waits for one; `sent`: it was sent
-    once. `strikes`: how often it was cut off by the death of its tokenizer since something came for it.
+    once. `deadline`: when it must have ended; the scheduler sees to it, and when nothing has come of that GRACE_SECONDS later the run does.
+    `strikes`: how often it was cut off by the death of its tokenizer since something came for it. `begun`: something was generated. `serving` and
+    `model`: the processes it is for, and what they serve.
     """
 
-    def __init__(self, dispatcher: "Dispatcher", route: Route | None) -> None:
+    def __init__(self, dispatcher: "Dispatcher", route: Route | None, serving: int = 0, model: str = "", timeout: float | None = None) -> None:
         self.route = route
+        self.serving, self.model = serving, model
+        self.begun = False
         self.sent = route is not None
         self.strikes = 0
         self.arrived = time.monotonic()
+        self.deadline = None if timeout is None else self.arrived + timeout
         self.groups: list[Group] = []
         self.live: dict[int, Sequence] = {}
         self.completion_tokens = 0
@@ -110,9 +127,12 @@ class Run:
         self._dispatcher = dispatcher
         self._events: list[Event] = []
         self.question: Question | None = None
+        self._make: Make[Question] | None = None
         self._answer: Answer | None = None
         self.problem: Problem | None = None
         self._wake = asyncio.Event()
+        self._weighed = self._weight = 0
+        self._clock = None if timeout is None else asyncio.get_running_loop().call_later(timeout + GRACE_SECONDS, self.fail, resubmission.EXPIRED)
 
     @property
     def prompt_tokens(self) -> int:
@@ -132,25 +152,34 @@ class Run:
         """Every sequence has ended well and everything has been taken."""
         return not self.live and not self._events and self.problem is None
 
-    def generate(self, message: Generate) -> None:
-        """Send one prompt, or let it wait for a way; its choices get the next indexes. Raises ApiError 503 when the tokenizer's queue is full."""
-        group = Group(message)
+    def generate(self, message: Generate, make: "Make[Generate] | None" = None) -> None:
+        """Send one prompt, or let it wait for a way; its choices get the next indexes. Raises ApiError 503 when the tokenizer's queue is full.
+
+        `make`: see Group; without it the message is for any model.
+        """
+        group = Group(message, make)
         self.n, self.max_tokens, self.sampling = len(message.keys), message.stop.max_tokens, message.sampling
         first = sum(len(other.sequences) for other in self.groups)
         self.groups.append(group)
         group.sequences = [Sequence(key, first + number, self, group) for number, key in enumerate(message.keys)]
         for sequence in group.sequences:
             self._dispatcher.remember(sequence)
-        self._send(message)
+        self._send(self._timed(message))
 
-    async def ask(self, message: Question) -> Answer:
-        """Send a question and wait for the answer. Raises ApiError."""
-        self.question = message
+    async def ask(self, message: Question, make: "Make[Question] | None" = None) -> Answer:
+        """Send a question and wait for the answer; `make` as in `generate`. Raises ApiError."""
+        self.question, self._make = message, make
         self._dispatcher.remember(Sequence(message.key, 0, self, None))
         self._send(message)
         while self._answer is None:
             await self._wait()
         return self._answer
+
+    def _timed(self, message: Generate) -> Generate:
+        """With the time that is left."""
+        if self.deadline is None:
+            return message
+        return msgspec.structs.replace(message, timeout=max(0.0, self.deadline - time.monotonic()))
 
     def _send(self, message: Generate | Question) -> None:
         if self.route is not None and not self._dispatcher.send(self.route.tokenizer, message):
@@ -164,7 +193,18 @@ class Run:
         for group in self.groups:
             rest = [(number, sequence) for number, sequence in enumerate(group.sequences) if sequence.key in self.live]
             if rest:
-                yield resubmission.again(group.request, rest, self.sent)
+                yield self._timed(resubmission.again(group.request, rest, self.sent))
+
+    def remake(self, serving: int, model: str) -> None:
+        """Nothing has been generated, and it is to go to other processes: what they are asked is made anew. Raises ApiError."""
+        for group in self.groups:
+            made, request = group.make(), group.request
+            group.request, group.prompt_tokens = msgspec.structs.replace(made, keys=request.keys, seeds=request.seeds), None
+            for sequence in group.sequences:
+                sequence.started, sequence.cached = False, 0
+        if self._make is not None:
+            self.question = self._make()
+        self.serving, self.model = serving, model
 
     async def opened(self, grace: float) -> None:
         """Wait until every prompt was accepted, then up to `grace` seconds for the first event. Raises ApiError if something was refused."""
@@ -194,7 +234,14 @@ class Run:
     def taken(self) -> list[Event]:
         """The events since the last call."""
         events, self._events = self._events, []
+        self._weighed = self._weight = 0
         return events
+
+    def weight(self) -> int:
+        """About how many bytes of memory the events take that have not been taken. Looks at new ones only."""
+        self._weight += sum(map(_weight, self._events[self._weighed :]))
+        self._weighed = len(self._events)
+        return self._weight
 
     async def _wait(self) -> None:
         self._raise_problem()
@@ -210,13 +257,13 @@ class Run:
         self._wake.set()
 
     def push(self, event: Event) -> None:
-        """An event. Who waits for the end is not woken by each of them."""
+        """An event. Who waits for the end is not woken by each of them. A writer that cannot take them looks now and then at how many there are."""
         events = self._events
         events.append(event)
         if self.writer is None:
             if len(events) == 1 or not self.live:
                 self._wake.set()
-        elif len(events) == 1:
+        elif len(events) % LOOK_EVENTS == 1:
             self._dispatcher.touched(self)
 
     def write(self) -> None:
@@ -237,5 +284,16 @@ class Run:
 
     def close(self, reason: str = ABORT) -> None:
         """Cancel what is still running and forget it. `reason` is its finished_reason in the metrics. May be called again."""
+        if self._clock is not None:
+            self._clock.cancel()
         if self.live:
             self._dispatcher.cancel(self, reason)
+
+
+def _weight(event: Event) -> int:
+    """Of the tuple and what is in it, as CPython keeps it."""
+    said = event[1]
+    if isinstance(said, str):
+        return EVENT_BYTES + len(said)
+    scored = sum(LOGPROB_BYTES * (1 + len(token.top)) for token in (*said.logprobs, *said.prompt))
+    return MESSAGE_BYTES + len(said.text) + scored + ID_BYTES * (len(said.ids) + len(said.prompt_ids))

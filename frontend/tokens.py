@@ -29,7 +29,7 @@ async def tokenize(core: Core, http: web.Request) -> web.Response:
     core.check_model(request.model)
     key = core.dispatcher.new_keys(1)[0]
     message = Tokenize(frontend=core.args.name, key=key, prompt=_prompt(request), with_text=request.return_token_strs)
-    found = await _ask(core, message)
+    found = await _ask(core, message, request.model)
     if not isinstance(found, Tokenized):
         raise TypeError(f"{type(found).__name__} for a Tokenize")
     pieces = found.pieces if request.return_token_strs else None
@@ -40,7 +40,7 @@ async def detokenize(core: Core, http: web.Request) -> web.Response:
     request = bodies.decode(await read_body(core, http), DetokenizeRequest, refusals.DETOKENIZE)
     core.check_model(request.model)
     key = core.dispatcher.new_keys(1)[0]
-    found = await _ask(core, Detokenize(frontend=core.args.name, key=key, ids=request.tokens))
+    found = await _ask(core, Detokenize(frontend=core.args.name, key=key, ids=request.tokens), request.model)
     if not isinstance(found, Detokenized):
         raise TypeError(f"{type(found).__name__} for a Detokenize")
     return json_response(DetokenizeAnswer(found.text))
@@ -57,9 +57,14 @@ def _prompt(request: TokenizeRequest) -> ChatPrompt | TextPrompt:
     return conversation.chat_prompt(request.messages, request.add_generation_prompt)
 
 
-async def _ask(core: Core, message: Tokenize | Detokenize) -> Answer:
+async def _ask(core: Core, message: Tokenize | Detokenize, model: str | None) -> Answer:
     run = core.dispatcher.open()
+
+    def again() -> Tokenize | Detokenize:
+        core.check_model(model)
+        return message
+
     try:
-        return await run.ask(message)
+        return await run.ask(message, again)
     finally:
         run.close()

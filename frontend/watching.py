@@ -1,5 +1,7 @@
 """Who is told of every request that has ended: the access log and the spans, where they were asked for."""
 
+from collections.abc import Callable
+
 from frontend.access_line import formatter
 from frontend.access_log import AccessLog
 from frontend.args import FrontendArgs
@@ -8,11 +10,11 @@ from frontend.record import Record, Watcher
 
 
 class Watching:
-    """`close` writes and sends what is left."""
+    """`served`: the model now. `close` writes and sends what is left."""
 
-    def __init__(self, args: FrontendArgs, metrics: Metrics) -> None:
+    def __init__(self, args: FrontendArgs, metrics: Metrics, served: Callable[[], str]) -> None:
         self._log = None if args.access_log is None else AccessLog(args.access_log or None, args.access_fd)
-        self._format = formatter(args.log_format, args.name, args.model_name)
+        self._format = formatter(args.log_format, args.name)
         self._spans = None
         watchers: list[Watcher] = []
         if self._log is not None:
@@ -21,7 +23,7 @@ class Watching:
         if args.otlp_endpoint is not None:
             from frontend.spans import Spans  # an optional extra, and slow to import
 
-            self._spans = Spans(args.otlp_endpoint, args.model_name, args.name)
+            self._spans = Spans(args.otlp_endpoint, args.name, served)
             watchers.append(self._spans.ended)
         self.watchers = tuple(watchers)
 

@@ -54,6 +54,8 @@ class Child:
         self.tail: collections.deque[str] = collections.deque(maxlen=TAIL_LINES)
         self.restart_at: float | None = None
         self.last_exit = ""
+        self.leave_seconds: float | None = None
+        self._retired = False
         self._on_line = on_line
         self._process: subprocess.Popen[bytes] | None = None
         self._pump: threading.Thread | None = None
@@ -74,6 +76,15 @@ class Child:
     def running(self) -> bool:
         return self._process is not None
 
+    @property
+    def ready(self) -> bool:
+        """It runs, and its last report says so."""
+        return self.running and self._report is not None and self._report.phase == READY
+
+    def become(self, spec: ProcessSpec) -> None:
+        """Be this from the next start on, of which nothing is known yet."""
+        self.spec, self._start_took = spec, None
+
     def start(self, death_fd: int) -> None:
         """Spawn the next incarnation; `death_fd` is the read end of the supervisor's death pipe."""
         self.incarnation += 1
@@ -90,6 +101,7 @@ class Child:
         )
         self._bury()
         self._report, self.restart_at, self._was_ready = None, None, False
+        self._retired, self.leave_seconds = False, None
         self._heard = self._begun = time.monotonic()
         self.tail.clear()
         self._pump = threading.Thread(target=self._read_lines, args=(self._process.stdout,), name=f"lines-{self.name}", daemon=True)
@@ -126,6 +138,8 @@ class Child:
             self._pump.join(timeout=1.0)
         self._process, self._pump = None, None
         self.last_exit = describe_exit(code)
+        if self._retired:
+            return True
         self._failed_starts = 0 if self._was_ready else self._failed_starts + 1
         if self._was_ready:
             self._deaths.append(now)
@@ -146,6 +160,11 @@ class Child:
             pause = min(FIRST_PAUSE_SECONDS * 2.0**self._failed_starts, LONGEST_START_PAUSE_SECONDS)
         self.restart_at = now + pause
         return pause
+
+    def retire(self) -> None:
+        """End it, which is no death; it is not started again by itself."""
+        self._retired, self.restart_at = True, None
+        self.terminate()
 
     def terminate(self) -> None:
         if self._process is not None:
@@ -211,6 +230,7 @@ class Child:
             cpu_seconds=self._past_cpu + (report.cpu_seconds if report is not None else 0.0),
             memory_bytes=report.memory_bytes if report is not None else 0,
             past=self._past,
+            leave_seconds=self.leave_seconds,
         )
 
     def _detail(self, now: float, phase: str, age: float) -> str:

@@ -2,7 +2,10 @@
 
 import argparse
 import importlib
+import re
 import sys
+from collections.abc import Callable
+from typing import Any
 
 from launcher.errors import LauncherError, program
 from launcher.options import add_formats, device, number, origin, printable, whole
@@ -10,6 +13,10 @@ from launcher.options import add_formats, device, number, origin, printable, who
 VERSION = "0.1.0"
 DEFAULT_MODEL = "smollm2-135m-instruct"
 MODEL_HELP = f"a folder, a .gguf file, a catalogue name (default {DEFAULT_MODEL}) or a hub id that was pulled"
+RELOAD_HELP = "serve another model, or this one with other options; requests wait meanwhile. What is not given stays as it is"
+DEFAULT_NOTE = re.compile(r" \([^()]*\)$")
+MOST_UNITS = 10**12 - 1
+"""Of a limit of an API key (transport.key_file.MOST, which is not imported for `--help`)."""
 Commands = argparse._SubParsersAction  # argparse has no public name for what add_subparsers returns
 
 
@@ -58,6 +65,7 @@ def build_parser(command: str | None = None) -> argparse.ArgumentParser:
     measure = commands.add_parser("bench", help="measure a cluster, a model, the scheduler, the kernels")
     bench = measure.add_subparsers(title="actions", required=True, metavar="ACTION")
     serve = _command(bench, "serve", "launcher.bench", "generate load, closed or open loop: throughput, time to first token, time between tokens")
+    over = _command(bench, "overload", "launcher.bench_overload", "offer multiples of the capacity: what is refused, and what is served in time")
     talk = _command(bench, "chat", "launcher.bench_chat", "users who chat over several turns: what the prefix cache saves")
     front = _command(bench, "frontend", "launcher.bench_frontend", "cost of a streamed token in the HTTP process, without a model")
     scheduler = _command(bench, "scheduler", "launcher.bench_scheduler", "CPU time of the scheduler's steps, without a cluster")
@@ -73,6 +81,7 @@ def build_parser(command: str | None = None) -> argparse.ArgumentParser:
         for parser_ in models:
             module.add_arguments(parser_)
         importlib.import_module("launcher.bench").add_arguments(serve)
+        importlib.import_module("launcher.bench_overload").add_arguments(over)
         importlib.import_module("launcher.bench_frontend").add_arguments(front)
         importlib.import_module("launcher.bench_kernels").add_arguments(kernels)
         importlib.import_module("launcher.bench_scheduler").add_arguments(scheduler)
@@ -87,24 +96,72 @@ def _command(commands: "Commands[argparse.ArgumentParser]", name: str, module: s
 
 
 def _add_cluster(commands: "Commands[argparse.ArgumentParser]") -> None:
-    cluster = commands.add_parser("cluster", help="start, watch and stop the processes that serve a model")
+    cluster = commands.add_parser("cluster", help="start, watch, change and stop the processes that serve a model")
     actions = cluster.add_subparsers(title="actions", required=True, metavar="ACTION")
     _add_start(_command(actions, "start", "launcher.start", "start a cluster and stay with it, or leave it running with --detach"))
     status = _command(actions, "status", "launcher.status", "show a running cluster (exit code 0: ready, 3: not ready, 1: none runs)", "run_status")
     status.add_argument("--json", action="store_true", help="machine-readable report")
     stop = _command(actions, "stop", "launcher.status", "stop a running cluster in order", "run_stop")
-    stop.add_argument("--timeout", type=number(0, 3600), default=10.0, metavar="S", help="seconds that running requests get to finish (10)")
-    for parser in (status, stop):
+    stop.add_argument("--timeout", type=number(0, 1e6), metavar="S", help="seconds that requests get to finish (10; with --drain no limit)")
+    stop.add_argument("--drain", action="store_true", help="let waiting requests finish too, and refuse new ones with 503 (exit code 3: not all did)")
+    drain = _command(actions, "drain", "launcher.drain", "refuse new requests and let all others finish (exit code 3: not all did)", "run_drain")
+    drain.add_argument("--wait", type=number(0, 1e6), metavar="S", help="seconds to wait for them (as long as they take); draining goes on after it")
+    resume = _command(actions, "resume", "launcher.drain", "take requests again after `cluster drain`", "run_resume")
+    reload = _command(actions, "reload", "launcher.reload", RELOAD_HELP, "run_reload")
+    _add_reload(reload)
+    restart = _command(actions, "restart", "launcher.reload", "start every process again; running requests pause", "run_restart")
+    restart.add_argument("--wait", type=number(0, 1e6), metavar="S", help="seconds until connections that a frontend still has are closed (no limit)")
+    for parser in (status, stop, drain, resume, reload, restart):
         parser.add_argument("--port", type=whole(1, 65535), help="which cluster, when several run")
+
+
+def _add_reload(reload: argparse.ArgumentParser) -> None:
+    def add(*names: str, **how: Any) -> None:
+        reload.add_argument(*names, **{**how, "default": argparse.SUPPRESS, "help": DEFAULT_NOTE.sub("", how["help"])})
+
+    waiting = reload.add_mutually_exclusive_group()
+    waiting.add_argument("--wait", type=number(0, 1e6), metavar="S", help="seconds that running requests get to finish (as long as they take)")
+    waiting.add_argument("--now", action="store_true", help="end running requests at once, with an error")
+    _add_model_options(add, MODEL_HELP.replace(f" (default {DEFAULT_MODEL})", ""))
 
 
 def _add_start(start: argparse.ArgumentParser) -> None:
     add = start.add_argument
-    add("--model", default=DEFAULT_MODEL, metavar="M", help=MODEL_HELP)
-    add("--served-model-name", type=printable, metavar="NAME", help="the model's name in the API (default: from --model)")
+    _add_model_options(add, MODEL_HELP)
     add("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
     add("--port", type=whole(0, 65535), default=8000, help="HTTP port (8000); 0 takes a free one")
     add("--detach", action="store_true", help="return when the cluster is ready and leave it running")
+    add("--max-queue", type=whole(1, 1_000_000), default=1024, metavar="N", help="requests that may wait (1024)")
+    add("--max-queue-tokens", type=whole(1, 2**31 - 1), default=4_000_000, metavar="N", help="prompt tokens that may wait (4000000)")
+    add("--max-live-tokens", type=whole(0, 2**40), default=0, metavar="N", help="tokens that all prompts and answers may come to; 0: any number (0)")
+    add("--max-queue-seconds", type=number(0, 86400), default=0.0, metavar="S", help="refuse who would wait longer in line; 0: nobody (0)")
+    add("--default-timeout", type=number(0.001, 86400), metavar="S", help="seconds for requests that name no timeout (--max-timeout, or none)")
+    add("--max-timeout", type=number(0.001, 86400), metavar="S", help="longest timeout that a request may name (none)")
+    add("--api-keys", metavar="FILE", help="requests need a key of this file, made with `keys add`; read again when it changes")
+    add("--tls-cert", metavar="FILE", help="serve https with this certificate (PEM, the whole chain); read again when it changes")
+    add("--tls-key", metavar="FILE", help="the certificate's private key (PEM, without a passphrase, closed to others)")
+    add("--cors-origin", type=origin, action="append", metavar="ORIGIN", help="web pages that may read answers; * for all; may be repeated (none)")
+    add("--max-connections", type=whole(1, 1_000_000), default=4096, metavar="N", help="connections open at once, for each frontend (4096)")
+    add("--max-unsent-bytes", type=whole(1 << 12, 1 << 40), default=1 << 20, metavar="N", help="of a stream that its client does not read (1048576)")
+    add("--record", metavar="FILE", help="write what the scheduler receives and plans to a new file, for `simulate`; without text or token ids")
+    add("--record-tokens", action="store_true", help="keep token ids in the recording: it can be replayed exactly, and read by who has it")
+    add("--trace", metavar="FILE", help="write what each process does when to a new file, for Perfetto, chrome://tracing and `trace summary`")
+    add("--access-log", metavar="FILE", help="append a line for each HTTP request to this file; - is standard output")
+    add("--log-format", choices=["json", "text"], help="of the access log (json)")
+    add("--journal", metavar="FILE", help="keep background responses in this file: they survive a restart of everything; made if missing")
+    add("--otlp-endpoint", metavar="URL", help="send OpenTelemetry spans of requests to this collector, such as http://127.0.0.1:4318")
+    add("--tokenizers", type=whole(1, 64), default=1, metavar="N", help="tokenizer processes (1)")
+    add("--frontends", type=whole(1, 64), default=1, metavar="N", help="HTTP processes that share the port (1)")
+    add("--log-level", choices=["debug", "info", "warning", "error"], default="info", help="how much the processes log")
+    add("--startup-timeout", type=number(1, 86400), default=600.0, metavar="S", help="seconds to become ready before giving up (600)")
+    add("--hang-timeout", type=number(0, 86400), default=60.0, metavar="S", help="restart a process silent or hung for so long; 0: never (60)")
+    add("--grace", type=number(0, 86400), default=25.0, metavar="S", help="seconds that requests get to finish after SIGTERM or Ctrl-C (25)")
+
+
+def _add_model_options(add: Callable[..., Any], models: str) -> None:
+    """What can be changed with `cluster reload`. `models`: what may stand for one."""
+    add("--model", default=DEFAULT_MODEL, metavar="M", help=models)
+    add("--served-model-name", type=printable, metavar="NAME", help="the model's name in the API (default: from --model)")
     add("--device", type=device, default="cpu", help="cpu, or cuda or cuda:N for a GPU (cpu)")
     add_formats(add)
     add("--threads", type=whole(0, 4096), default=0, help="CPU threads of the worker, at most the cores there are; 0: all cores")
@@ -115,31 +172,12 @@ def _add_start(start: argparse.ArgumentParser) -> None:
     add("--max-step-tokens", type=whole(1, 65536), metavar="N", help="tokens computed in one step (512; on a GPU 8448)")
     add("--chunk-tokens", type=whole(1, 65536), metavar="N", help="prompt tokens computed in one step (128; on a GPU 8192)")
     add("--max-context", type=whole(2, 2**31 - 1), metavar="N", help="longest prompt plus answer, below the model's own limit")
-    add("--max-queue", type=whole(1, 1_000_000), default=1024, metavar="N", help="requests that may wait (1024)")
-    add("--max-queue-tokens", type=whole(1, 2**31 - 1), default=4_000_000, metavar="N", help="prompt tokens that may wait (4000000)")
     add("--run-ahead", type=whole(1, 8), metavar="N", help="plans in flight at once; 1 waits for each result (2; on a GPU 3)")
     add("--prefix-cache", choices=["on", "off"], default="on", help="keep what was computed for prompts that begin alike (on)")
     add("--target-itl", type=number(1, 60_000), metavar="MS", help="cut prompt chunks so that running streams get a token about this often")
-    add("--api-keys", metavar="FILE", help="requests need a key of this file, made with `keys add`; read again when it changes")
-    add("--tls-cert", metavar="FILE", help="serve https with this certificate (PEM, the whole chain); read again when it changes")
-    add("--tls-key", metavar="FILE", help="the certificate's private key (PEM, without a passphrase, closed to others)")
-    add("--cors-origin", type=origin, action="append", metavar="ORIGIN", help="web pages that may read answers; * for all; may be repeated (none)")
-    add("--max-connections", type=whole(1, 1_000_000), default=4096, metavar="N", help="connections open at once, for each frontend (4096)")
-    add("--record", metavar="FILE", help="write what the scheduler receives and plans to a new file, for `simulate`; without text or token ids")
-    add("--record-tokens", action="store_true", help="keep token ids in the recording: it can be replayed exactly, and read by who has it")
-    add("--trace", metavar="FILE", help="write what each process does when to a new file, for Perfetto, chrome://tracing and `trace summary`")
-    add("--access-log", metavar="FILE", help="append a line for each HTTP request to this file; - is standard output")
-    add("--log-format", choices=["json", "text"], help="of the access log (json)")
-    add("--journal", metavar="FILE", help="keep background responses in this file: they survive a restart of everything; made if missing")
-    add("--otlp-endpoint", metavar="URL", help="send OpenTelemetry spans of requests to this collector, such as http://127.0.0.1:4318")
     add("--chat-template", metavar="FILE", help="a Jinja chat template instead of the model's own")
     add("--generation-config", choices=["on", "off"], default="on", help="the model's generation_config.json gives sampling defaults (on)")
     add("--dummy-weights", action="store_true", help="random weights, for measuring speed only")
-    add("--tokenizers", type=whole(1, 64), default=1, metavar="N", help="tokenizer processes (1)")
-    add("--frontends", type=whole(1, 64), default=1, metavar="N", help="HTTP processes that share the port (1)")
-    add("--log-level", choices=["debug", "info", "warning", "error"], default="info", help="how much the processes log")
-    add("--startup-timeout", type=number(1, 86400), default=600.0, metavar="S", help="seconds to become ready before giving up (600)")
-    add("--hang-timeout", type=number(0, 86400), default=60.0, metavar="S", help="restart a process silent or hung for so long; 0: never (60)")
 
 
 def _add_target(parser: argparse.ArgumentParser) -> None:
@@ -196,13 +234,19 @@ def _add_model(commands: "Commands[argparse.ArgumentParser]") -> None:
 
 
 def _add_keys(commands: "Commands[argparse.ArgumentParser]") -> None:
-    keys = commands.add_parser("keys", help="make, list and remove API keys").add_subparsers(title="actions", required=True, metavar="ACTION")
+    keys = commands.add_parser("keys", help="make, limit, list and remove API keys").add_subparsers(title="actions", required=True, metavar="ACTION")
     add = _command(keys, "add", "launcher.keys", "make a key and print it, once; the file keeps a hash of it", "run_add")
     add.add_argument("name", help="what the key is called in the file and in /v1/requests")
     add.add_argument("--admin", action="store_true", help="the key may see and cancel the requests of all keys")
     add.add_argument("--tenant", metavar="T", help="keys of one tenant share one part of the machine and the prefix cache (default: the name)")
+    limit = _command(keys, "limit", "launcher.keys", "change what a key may use; what is not named stays", "run_limit")
+    limit.add_argument("name", help="what the key is called")
+    for parser in (add, limit):
+        parser.add_argument("--requests", type=whole(0, MOST_UNITS), metavar="N", help="requests at once; 0: any number")
+        parser.add_argument("--rpm", type=whole(0, MOST_UNITS), metavar="N", help="requests a minute; 0: any number")
+        parser.add_argument("--tpm", type=whole(0, MOST_UNITS), metavar="N", help="tokens a minute, of prompts and answers; 0: any number")
     remove = _command(keys, "remove", "launcher.keys", "take a key out of the file", "run_remove")
     remove.add_argument("name", help="what the key is called")
     listed = _command(keys, "list", "launcher.keys", "show the keys in the file: their names, not the keys", "run_list")
-    for parser in (add, remove, listed):
+    for parser in (add, limit, remove, listed):
         parser.add_argument("--file", metavar="FILE", help="the file of keys (~/.config/pagewire/keys)")

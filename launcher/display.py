@@ -12,7 +12,7 @@ import msgspec
 from launcher.errors import program
 from launcher.progress import StatusLine
 from launcher.specs import ClusterOptions
-from messages.cluster import READY, ClusterState
+from messages.cluster import CHANGING, DRAINING, READY, STOPPING, ClusterState
 
 log = logging.getLogger(__name__)
 
@@ -72,11 +72,11 @@ class TerminalAudience:
         set_up_logging(self)
 
     def state(self, state: ClusterState) -> None:
-        if not self._ready and not state.ready and state.phase != "stopping":
+        if state.phase in (STOPPING, DRAINING, CHANGING):
+            self._line.show(state.reason, status_key(state.reason))
+        elif not self._ready and not state.ready:
             text = status_text(state)
             self._line.show(text, status_key(text))
-        elif state.phase == "stopping":
-            self._line.show("stopping")
         else:
             self._line.clear()
 

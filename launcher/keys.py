@@ -1,4 +1,4 @@
-"""`keys add`, `keys list` and `keys remove`: the file of API keys that `cluster start --api-keys FILE` reads."""
+"""`keys add`, `keys limit`, `keys list` and `keys remove`: the file of API keys that `cluster start --api-keys FILE` reads."""
 
 import argparse
 import contextlib
@@ -9,11 +9,13 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
+
 from launcher.errors import LauncherError
-from transport.key_file import KeyFileError, KeyLine, new_key, parse, read_keys
+from transport.key_file import UNLIMITED, KeyFileError, KeyLimits, KeyLine, new_key, parse, read_keys
 from transport.private_file import PrivateFileError
 
-HEAD = "# API keys of Pagewire: name:sha256$SALT$HASH[:admin,tenant=T]. The keys themselves are not here.\n"
+HEAD = "# API keys of Pagewire: name:sha256$SALT$HASH[:admin,tenant=T,requests=N,rpm=N,tpm=N]. The keys themselves are not here.\n"
 
 
 def default_path() -> Path:
@@ -25,12 +27,32 @@ def run_add(args: argparse.Namespace) -> int:
     """Entry point of `keys add`: the key alone goes to standard output, this once."""
     path = _path(args)
     with _usable(path.parent), _changing(path) as lines:
-        key, line = new_key(args.name, args.tenant, args.admin)
+        key, line = new_key(args.name, args.tenant, args.admin, _limits(args, UNLIMITED))
         parse([*lines, line.text()], str(path))
         _write(path, [*lines, line.text()])
     print(key)
     print(f"This key is shown only now; {path} keeps a hash of it. Clusters started with --api-keys {path} take it within seconds.", file=sys.stderr)
     return 0
+
+
+def run_limit(args: argparse.Namespace) -> int:
+    """Entry point of `keys limit`."""
+    path = _path(args)
+    with _usable(path.parent), _changing(path) as lines:
+        place = next((number for number, text in enumerate(lines) if text.partition(":")[0].strip() == args.name), None)
+        if place is None:
+            raise LauncherError(f"{path} has no key named {args.name}")
+        [line] = parse([lines[place]], str(path))
+        line = msgspec.structs.replace(line, limits=_limits(args, line.limits))
+        _write(path, [*lines[:place], line.text(), *lines[place + 1 :]])
+    print(f"{args.name}: {', '.join(line.limits.options()) or 'no limits'}; clusters take it within seconds", file=sys.stderr)
+    return 0
+
+
+def _limits(args: argparse.Namespace, before: KeyLimits) -> KeyLimits:
+    """What was named, and the rest as before."""
+    named = {name: value for name in KeyLimits.__struct_fields__ if (value := getattr(args, name)) is not None}
+    return msgspec.structs.replace(before, **named)
 
 
 def run_remove(args: argparse.Namespace) -> int:
@@ -48,7 +70,7 @@ def run_remove(args: argparse.Namespace) -> int:
 def run_list(args: argparse.Namespace) -> int:
     """Entry point of `keys list`."""
     for line in load(str(_path(args))):
-        print("  ".join([line.name.ljust(24), f"tenant {line.tenant}", *(["admin"] if line.admin else [])]))
+        print("  ".join([line.name.ljust(24), f"tenant {line.tenant}", *(["admin"] if line.admin else []), *line.limits.options()]))
     return 0
 
 

@@ -25,6 +25,7 @@ class Security(msgspec.Struct, frozen=True, kw_only=True):
     tls_key: str | None = None
     cors_origins: tuple[str, ...] = ()
     max_connections: int = 4096
+    max_unsent_bytes: int = 1 << 20
 
     @property
     def keyed(self) -> bool:
@@ -60,6 +61,7 @@ def security_from(args: argparse.Namespace) -> Security:
         tls_key=_whole(args.tls_key),
         cors_origins=tuple(args.cors_origin or ()),
         max_connections=args.max_connections,
+        max_unsent_bytes=args.max_unsent_bytes,
     )
     if not security.keyed and not _is_local(args.host):
         print(f"warning: no API keys: whoever reaches {args.host} may use this server; see --api-keys and docs/security.md", file=sys.stderr)

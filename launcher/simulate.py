@@ -21,7 +21,7 @@ TOKENS = whole(1, 2**31 - 1)
 QUIET_SECONDS = 1.0
 MACHINE = (
     "slots", "blocks", "block_size", "max_step_tokens", "chunk_tokens", "context", "run_ahead", "prefix_cache", "target_itl", "max_queue",
-    "max_queue_tokens",
+    "max_queue_tokens", "max_live_tokens", "max_queue_seconds",
 )  # fmt: skip
 
 
@@ -65,6 +65,8 @@ def _add_machine(group: "argparse._ArgumentGroup") -> None:
     add("--target-itl", type=number(0.001, 60_000), metavar="MS", help="cut prompt chunks so that running rows get a token about this often")
     add("--max-queue", type=COUNT, metavar="N", help="requests that may wait (1024)")
     add("--max-queue-tokens", type=TOKENS, metavar="N", help="prompt tokens that may wait (4000000)")
+    add("--max-live-tokens", type=whole(0, 2**40), metavar="N", help="tokens that all prompts and answers may come to; 0: any number (0)")
+    add("--max-queue-seconds", type=number(0, 86400), metavar="S", help="refuse who would wait longer in line; 0: nobody (0)")
 
 
 def run(args: argparse.Namespace) -> int:

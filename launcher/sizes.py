@@ -19,6 +19,7 @@ class Sizes:
     run_ahead: int
 
 
+SIZES = ("max_slots", "max_step_tokens", "chunk_tokens", "run_ahead")
 CPU = Sizes(max_slots=64, max_step_tokens=512, chunk_tokens=128, run_ahead=2)
 GPU = Sizes(max_slots=256, max_step_tokens=8448, chunk_tokens=8192, run_ahead=3)
 

@@ -11,6 +11,8 @@ from transport.lifetime import ProcessArgs
 # Stages of an ordered shutdown: a stage is stopped when the one before has ended.
 FRONTENDS, TOKENIZERS, SCHEDULER, WORKERS = range(4)
 WORKER_NAME = "worker0"
+MOST_HELD = 1024
+"""Sequences that a frontend holds, or its share of the line if that is less."""
 
 
 class ProcessSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,13 +29,14 @@ class ProcessSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything `cluster start` was asked for, checked: `model_path` exists and `port` was free.
+    """Everything `cluster start` was asked for, checked: `model_path` exists and `port` was free. `named`: the model was given a name.
 
     Sizes in tokens, times in seconds unless named otherwise.
     """
 
     model_path: str
     model_name: str
+    named: bool = False
     host: str = "127.0.0.1"
     port: int
     device: str = "cpu"
@@ -50,6 +53,10 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_context: int | None = None
     max_queue: int = 1024
     max_queue_tokens: int = 4_000_000
+    max_live_tokens: int = 0
+    max_queue_seconds: float = 0.0
+    default_timeout: float | None = None
+    max_timeout: float | None = None
     run_ahead: int = 2
     prefix_cache: bool = True
     target_itl: float | None = None
@@ -68,6 +75,7 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
     log_level: str = "info"
     startup_timeout: float = 600.0
     hang_timeout: float = 60.0
+    grace: float = 25.0
     created: int = 0
     security: Security = Security()
 
@@ -97,6 +105,8 @@ def cluster_specs(options: ClusterOptions, run_dir: str, access_fd: int = -1, jo
 
     place: dict[str, Any] = {"host": options.host, "port": options.port, "model_name": options.model_name, "created": options.created}
     place |= msgspec.structs.asdict(options.security)
+    place["most_held"] = max(1, min(MOST_HELD, options.max_queue // options.frontends))
+    place |= {"default_timeout": options.default_timeout, "max_timeout": options.max_timeout}
     place |= {"access_log": options.access_log, "access_fd": access_fd, "log_format": options.log_format, "otlp_endpoint": options.otlp_endpoint}
     keeper = frontends[0] if options.journal is not None else ""
     front = [
@@ -128,6 +138,8 @@ def cluster_specs(options: ClusterOptions, run_dir: str, access_fd: int = -1, jo
         chunk_tokens=options.chunk_tokens,
         max_queue=options.max_queue,
         max_queue_tokens=options.max_queue_tokens,
+        max_live_tokens=options.max_live_tokens,
+        max_queue_seconds=options.max_queue_seconds,
         run_ahead=options.run_ahead,
         prefix_cache=options.prefix_cache,
         target_itl=options.target_itl,

@@ -27,6 +27,7 @@ from launcher.options import check_formats
 from launcher.progress import StatusLine
 from launcher.rundir import LOG, ClusterInfo, RunDir, belongs_to_cluster
 from launcher.security import security_from
+from launcher.serving import Offers
 from launcher.sizes import sizes_from
 from launcher.specs import ClusterOptions, cluster_specs
 from launcher.watching import access_descriptor, watching_from
@@ -56,9 +57,7 @@ def options_from(args: argparse.Namespace) -> ClusterOptions:
     """Checked options; fetches the model when it is a catalogue name. Raises LauncherError."""
     sizes = sizes_from(args)
     check_formats(args)
-    template = args.chat_template
-    if template is not None and not Path(template).is_file():
-        raise LauncherError(f"--chat-template: there is no file {template}", 2)
+    template = template_from(args.chat_template)
     record = _new_recording(args.record, args.record_tokens)
     trace = None if args.trace is None else new_file("--trace", args.trace, "a trace")
     security = security_from(args)
@@ -69,13 +68,14 @@ def options_from(args: argparse.Namespace) -> ClusterOptions:
     return ClusterOptions(
         model_path=str(found.path if found.path is not None else models.pull(args.model)),
         model_name=args.served_model_name or found.name,
+        named=args.served_model_name is not None,
         host=args.host,
         port=port,
         device=args.device,
         dtype=args.dtype,
         kv_dtype=args.kv_dtype,
         weights=args.weights,
-        threads=_threads(args.threads),
+        threads=threads_from(args.threads),
         kv_tokens=args.kv_tokens,
         gpu_memory_utilization=args.gpu_memory_utilization,
         block_size=args.block_size,
@@ -85,6 +85,10 @@ def options_from(args: argparse.Namespace) -> ClusterOptions:
         max_context=args.max_context,
         max_queue=args.max_queue,
         max_queue_tokens=args.max_queue_tokens,
+        max_live_tokens=args.max_live_tokens,
+        max_queue_seconds=args.max_queue_seconds,
+        default_timeout=_default_timeout(args),
+        max_timeout=args.max_timeout,
         run_ahead=sizes.run_ahead,
         prefix_cache=args.prefix_cache == "on",
         target_itl=args.target_itl / 1000 if args.target_itl is not None else None,
@@ -92,7 +96,7 @@ def options_from(args: argparse.Namespace) -> ClusterOptions:
         record_tokens=args.record_tokens,
         trace=trace,
         journal=journal,
-        chat_template=str(Path(template).resolve()) if template is not None else None,
+        chat_template=template,
         generation_config=args.generation_config == "on",
         dummy_weights=args.dummy_weights,
         tokenizers=args.tokenizers,
@@ -100,10 +104,18 @@ def options_from(args: argparse.Namespace) -> ClusterOptions:
         log_level=args.log_level,
         startup_timeout=args.startup_timeout,
         hang_timeout=args.hang_timeout,
+        grace=args.grace,
         created=int(time.time()),
         security=security,
         **watching,
     )
+
+
+def template_from(name: str | None) -> str | None:
+    """The whole path of the file of a chat template. Raises LauncherError."""
+    if name is not None and not Path(name).is_file():
+        raise LauncherError(f"--chat-template: there is no file {name}", 2)
+    return None if name is None else str(Path(name).resolve())
 
 
 def _new_recording(name: str | None, tokens: bool) -> str | None:
@@ -115,7 +127,14 @@ def _new_recording(name: str | None, tokens: bool) -> str | None:
     return new_file("--record", name, "a recording")
 
 
-def _threads(asked: int) -> int:
+def _default_timeout(args: argparse.Namespace) -> float | None:
+    if args.default_timeout is not None and args.max_timeout is not None and args.default_timeout > args.max_timeout:
+        raise LauncherError("--default-timeout must not be above --max-timeout", 2)
+    default: float | None = args.default_timeout
+    return default
+
+
+def threads_from(asked: int) -> int:
     """As many as asked for, but not more than there are cores for this process."""
     most = cores()
     if asked <= most:
@@ -158,11 +177,17 @@ def serve(options: ClusterOptions, run_dir: RunDir, report_fd: int = -1) -> int:
     try:
         key, security = options.security.with_own_key()
         run_dir.write_key(key)
-        run_dir.write_info(_info(options))
-        timeouts = (options.startup_timeout, options.hang_timeout)
+        info = _info(options)
+        run_dir.write_info(info)
+        timeouts = (options.startup_timeout, options.hang_timeout, options.grace)
         with traced(options.trace) as trace, access_descriptor(options.access_log) as access, journal_lock(options.journal) as journal:
-            specs = cluster_specs(msgspec.structs.replace(options, trace=trace, security=security), str(run_dir.folder), access, journal)
-            code = Supervisor(specs, run_dir.folder, options.model_name, audience, *timeouts, lambda: serves(options.url)).run()
+            started = msgspec.structs.replace(options, trace=trace, security=security)
+            offers = Offers(
+                started,
+                lambda chosen: cluster_specs(chosen, str(run_dir.folder), access, journal),
+                lambda adopted: run_dir.write_info(msgspec.structs.replace(info, model=adopted.model_name)),
+            )
+            code = Supervisor(offers, run_dir.folder, audience, *timeouts, lambda: serves(options.url)).run()
     finally:
         if code != 0:
             run_dir.keep_log(options.port)
@@ -178,11 +203,11 @@ def _info(options: ClusterOptions) -> ClusterInfo:
 
 
 def serves(url: str) -> bool:
-    """Whether the frontend at `url` says that it is ready; its view of the cluster is a moment older than the supervisor's."""
+    """Whether the frontend at `url` says that the cluster has been ready; its view of it is a moment older than the supervisor's."""
     place = urlsplit(url)
     connection = _connection(place)
     try:
-        connection.request("GET", "/health/ready")
+        connection.request("GET", "/health/startup")
         return connection.getresponse().status == 200
     except (OSError, http.client.HTTPException):
         return False

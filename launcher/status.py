@@ -12,12 +12,16 @@ import msgspec
 import psutil
 
 from launcher.control import ask
+from launcher.drain import NOT_YET, drain
 from launcher.errors import LauncherError
 from launcher.live import live_requests, requests_table
 from launcher.progress import StatusLine
 from launcher.rundir import Cluster, choose_cluster, is_live, running_clusters
 from messages.cluster import SAMPLE, SCHEDULER_NAME, ClusterState, ProcessState, StatusQuery, StopCommand, Stopping
 
+STOP_SECONDS = 10.0
+CUT_SECONDS = 2.0
+"""For frontends to end what has not finished when it was waited for."""
 GRACE_SECONDS = 10.0
 POLL_SECONDS = 0.05
 
@@ -72,6 +76,8 @@ def status_table(cluster: Cluster, state: ClusterState) -> str:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     table = "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
     head = f"{state.model} at {cluster.info.url}: {phase}, up {duration(time.time() - state.started)}, supervisor pid {cluster.info.pid}"
+    if state.change is not None and state.change.error:
+        head += f"\nthe last {state.change.kind}, to {state.change.model}, failed: {state.change.error}"
     work = work_lines(state.processes)
     return f"{head}\n\n{table}" + (f"\n\n{work}" if work else "")
 
@@ -116,10 +122,19 @@ def _is_running(pid: int) -> bool:
 
 
 def run_stop(args: argparse.Namespace) -> int:
-    """Entry point of `cluster stop`: 0 when every process of the cluster has ended."""
+    """Entry point of `cluster stop`: 0 when every process of the cluster has ended; 3 when requests were cut off that it was to wait for."""
     cluster = choose_cluster(args.port)
+    if not args.drain:
+        _stop(cluster, STOP_SECONDS if args.timeout is None else args.timeout)
+        return 0
+    finished = drain(cluster, args.timeout)
+    _stop(cluster, CUT_SECONDS)
+    return 0 if finished else NOT_YET
+
+
+def _stop(cluster: Cluster, timeout: float) -> None:
     try:
-        answer = ask(cluster.folder, StopCommand(deadline=args.timeout))
+        answer = ask(cluster.folder, StopCommand(deadline=timeout))
         pid = answer.pid if isinstance(answer, Stopping) else cluster.info.pid
     except LauncherError:
         pid = cluster.info.pid
@@ -129,7 +144,7 @@ def run_stop(args: argparse.Namespace) -> int:
     started = time.monotonic()
     while is_live(cluster.folder) or _is_running(pid):
         waited = time.monotonic() - started
-        if waited > args.timeout + GRACE_SECONDS:
+        if waited > timeout + GRACE_SECONDS:
             line.clear()
             raise LauncherError(f"the cluster on port {cluster.info.port} has not ended after {waited:.0f} s; end it by force with: kill -9 {pid}")
         if waited > 1.0:
@@ -137,4 +152,3 @@ def run_stop(args: argparse.Namespace) -> int:
         time.sleep(POLL_SECONDS)
     line.clear()
     print(f"stopped the cluster on port {cluster.info.port} ({cluster.info.model})")
-    return 0

@@ -4,17 +4,22 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
 
 import zmq
 
+from launcher.changeover import RELOAD, RESTART, Changeover, Order
 from launcher.child import Child
 from launcher.control import ControlServer
-from launcher.specs import ProcessSpec
-from messages.cluster import DEAD, LOADING, READY, STALLED, STARTING, STOPPING, ClusterState, Hung, ProcessState, StopCommand, Stopping, ToSupervisor
+from launcher.errors import LauncherError
+from launcher.intake import OPERATOR, Intake, Unfinished, unfinished
+from launcher.serving import Serving
+from launcher.standing import UP, standing
+from messages.change import Declined, DrainCommand, ModelOptions, ReloadCommand, RestartCommand, ResumeCommand
+from messages.cluster import READY, STOPPING, ClusterState, Command, CommandReply, Hung, StopCommand, Stopping, ToSupervisor
 from transport.reports import CLUSTER_FEED, SUPERVISOR
 from transport.sockets import Feed, Inbox
 
@@ -24,10 +29,9 @@ TICK_SECONDS = 0.05
 PUBLISH_SECONDS = 0.2
 # Every process looks at the feed five times a second: after this long all have seen that the cluster is ready.
 SETTLE_SECONDS = 0.3
-STOP_SECONDS = 10.0
+CUT_SECONDS = 1.5
+"""For the frontends to end what has not finished in time."""
 STAGE_SECONDS = 5.0
-# The cluster is as far as its least advanced process.
-PHASE_ORDER = [DEAD, STARTING, LOADING, STALLED, STOPPING, READY]
 INTERRUPTED = 130
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -41,30 +45,45 @@ class Audience(Protocol):
     def failed(self, message: str) -> None: ...
 
 
+class Choice(Protocol):
+    """What is served, and what could be (`launcher.serving.Offers`)."""
+
+    def now(self) -> Serving: ...
+    def offer(self, changes: ModelOptions) -> Serving: ...
+    def adopt(self) -> None: ...
+
+
 class Supervisor:
     """Runs a table of processes until it is told to stop. Lives on the main thread of the process that calls `run`.
 
     A process that was ready once and is then silent for more than `hang_timeout` seconds is killed and started again; 0: never.
     `serves` is asked, once all processes are ready, whether clients are served now: only then is the cluster announced as ready.
+    `grace`: seconds that requests get to finish after the first signal.
     """
 
     def __init__(
         self,
-        specs: Sequence[ProcessSpec],
+        offers: Choice,
         run_dir: Path,
-        model: str,
         audience: Audience,
         startup_timeout: float = 600.0,
         hang_timeout: float = 60.0,
+        grace: float = 25.0,
         serves: Callable[[], bool] = lambda: True,
     ) -> None:
+        self._offers = offers
+        self._serving = offers.now()
         self._run_dir = run_dir
-        self._model = model
         self._audience = audience
         self._startup_timeout = startup_timeout
         self._hang_timeout = hang_timeout
+        self._grace = grace
         self._serves = serves
-        self._children = {spec.name: Child(spec, audience.line) for spec in specs}
+        self._children = {spec.name: Child(spec, audience.line) for spec in self._serving.specs}
+        self._intake = Intake()
+        self._change: Changeover | None = None
+        self._changes = 0
+        self._drain_ends: float | None = None
         self._started = time.time()
         self._begun = time.monotonic()
         self._was_ready = False
@@ -129,6 +148,8 @@ class Supervisor:
         if self._stop_seconds is not None:
             self._advance_stop(now)
         else:
+            self._advance_drain(now)
+            self._advance_change(now, death_fd)
             self._restart_due(now, death_fd)
         self._publish(feed, now)
 
@@ -147,7 +168,7 @@ class Supervisor:
 
     def _died(self, child: Child, now: float) -> None:
         self._changed = True
-        if self._stop_seconds is not None:
+        if self._stop_seconds is not None or (self._changing is not None and self._changing.died(child, now)):
             return
         if not self._was_ready:
             self._fail(f"{child.name} ended while starting ({child.last_exit}): {child.cause}")
@@ -177,15 +198,75 @@ class Supervisor:
             self._audience.failed("stopped before it was ready")
         self._begin_stop(seconds)
 
+    # Changes
+
+    @property
+    def _changing(self) -> Changeover | None:
+        return None if self._change is None or self._change.over else self._change
+
+    def _begin_change(self, kind: str, options: ModelOptions, wait: float | None, now: float) -> Declined | None:
+        if refusal := self._refusal():
+            return Declined(refusal)
+        try:
+            after = self._offers.offer(options) if kind == RELOAD else self._offers.now()
+        except LauncherError as error:
+            return Declined(str(error))
+        self._changes += 1
+        order = Order(number=self._changes, kind=kind, before=self._serving, after=after, wait=wait, load_seconds=self._startup_timeout)
+        log.info("%s to %s", kind, after.model)
+        self._change, self._changed = Changeover(order, self._children, self._intake, now), True
+        return None
+
+    def _refusal(self) -> str | None:
+        """Why nothing can be changed now."""
+        if self._stop_seconds is not None or self._drain_ends is not None:
+            return "the cluster is stopping"
+        if self._changing is not None:
+            return f"a {self._changing.order.kind} is going on ({self._changing.phase})"
+        return None if self._was_ready else "the cluster has not been ready yet"
+
+    def _advance_change(self, now: float, death_fd: int) -> None:
+        change = self._changing
+        if change is None:
+            return
+        before = change.told()
+        change.advance(now, death_fd, self._left(now))
+        self._changed |= change.told() != before
+        if change.over:
+            log.info("the %s is over%s", change.order.kind, f" and failed: {change.error}" if change.error else "")
+        if self._serving is not change.serving:
+            self._serving = change.serving
+            self._offers.adopt()
+
+    def _left(self, now: float) -> Unfinished | None:
+        return unfinished((child.state(now, False) for child in self._children.values()), self._intake.number)
+
     # Stopping
+
+    def _advance_drain(self, now: float) -> None:
+        """Stop when everything has finished, or its time is over."""
+        if self._drain_ends is None:
+            return
+        left = self._left(now)
+        if left is not None and not left:
+            self._begin_stop(STAGE_SECONDS)
+        elif now >= self._drain_ends:
+            log.warning("requests that have not finished in time are cut off: %s", left)
+            self._begin_stop(CUT_SECONDS)
 
     def _on_signal(self, signum: int, frame: FrameType | None) -> None:
         self._signals += 1
 
     def _heed_signals(self) -> None:
-        if self._signals and self._stop_seconds is None:
-            self._stop_asked(STOP_SECONDS, INTERRUPTED)
+        """The first one lets requests finish, within `grace`; the second one kills."""
+        first = self._stop_seconds is None and self._drain_ends is None
+        if self._signals and first:
             self._signals = 0
+            if self._was_ready:
+                self._intake.drain(True, OPERATOR)
+                self._drain_ends, self._changed = time.monotonic() + self._grace, True
+            else:
+                self._stop_asked(STAGE_SECONDS, INTERRUPTED)
         elif self._signals:
             self._code = self._code or INTERRUPTED
             self._kill_all()
@@ -224,11 +305,31 @@ class Supervisor:
 
     def _answer(self, control: ControlServer, now: float) -> None:
         while (command := control.receive()) is not None:
-            if isinstance(command, StopCommand):
-                control.reply(Stopping(os.getpid()))
+            control.reply(self._obeyed(command, now) or self._state(now))
+
+    def _obeyed(self, command: Command, now: float) -> CommandReply | None:
+        """None where the answer is the state."""
+        match command:
+            case StopCommand():
                 self._stop_asked(max(0.0, command.deadline), 1)
-            else:
-                control.reply(self._state(now))
+                return Stopping(os.getpid())
+            case DrainCommand() | ResumeCommand():
+                return self._let_in(isinstance(command, ResumeCommand))
+            case ReloadCommand():
+                return self._begin_change(RELOAD, command.options, command.wait, now)
+            case RestartCommand():
+                return self._begin_change(RESTART, ModelOptions(), command.wait, now)
+            case _:
+                return None
+
+    def _let_in(self, on: bool) -> Declined | None:
+        if self._stop_seconds is not None or (on and self._drain_ends is not None):
+            return Declined("the cluster is stopping")
+        if self._intake.draining == on:
+            log.info("new requests are %s", "taken again" if on else "refused")
+        self._intake.drain(not on, OPERATOR)
+        self._changed = True
+        return None
 
     def _publish(self, feed: Feed, now: float) -> None:
         if not self._changed and now - self._published < PUBLISH_SECONDS:
@@ -237,7 +338,7 @@ class Supervisor:
         state = self._state(now)
         feed.publish(state)
         self._audience.state(state)
-        if not state.ready:
+        if state.phase not in UP:
             self._ready_since = None
         elif not self._was_ready:
             self._ready_since = self._ready_since or now
@@ -248,23 +349,21 @@ class Supervisor:
     def _state(self, now: float) -> ClusterState:
         stopping = self._stop_seconds is not None
         processes = [child.state(now, stopping) for child in self._children.values()]
-        worst = min(processes, key=lambda process: PHASE_ORDER.index(process.phase) if process.phase in PHASE_ORDER else 0)
-        ready = not stopping and worst.phase == READY
+        phase, reason = (STOPPING, "stopping") if stopping else standing(processes, self._intake, self._changing)
+        intake = self._intake
         return ClusterState(
-            ready=ready,
-            phase=STOPPING if stopping else worst.phase,
-            reason="" if ready else "stopping" if stopping else _reason(worst),
-            model=self._model,
+            ready=phase == READY,
+            phase=phase,
+            reason=reason,
+            model=self._serving.model,
             started=self._started,
             processes=processes,
             stop_seconds=self._stop_seconds,
+            created=self._serving.created,
+            serving=intake.serving,
+            intake=intake.number,
+            draining=intake.draining,
+            holding=intake.holding,
+            cutting=intake.cutting,
+            change=None if self._change is None else self._change.told(),
         )
-
-
-def _reason(process: ProcessState) -> str:
-    """Why the cluster is not ready, in words: 'worker0 loading weights 43 %'."""
-    if process.phase == DEAD:
-        return f"{process.name} died: {process.detail}"
-    if process.phase == LOADING and process.detail:
-        return f"{process.name} {process.detail}"
-    return f"{process.name} {process.phase}" + (f": {process.detail}" if process.detail else "")

@@ -6,7 +6,7 @@ import msgspec
 
 from messages.explain import Explain
 from messages.key import Key
-from messages.request import Label, TokenId
+from messages.request import Label, Timeout, TokenId
 from messages.sampling import MAX_BAD_WORD_TOKENS, Constraints, Pooling, SamplingParams
 
 
@@ -24,6 +24,8 @@ class Admit(msgspec.Struct, frozen=True, kw_only=True, tag="admit"):
     `resumed`: the sequences ran before something between their client and the worker died. For each key an i32 column of the tokens that its client
     has; the first token sampled is the one behind them, and `index` and `max_tokens` go on counting. They were accepted once, so the caps of
     the line do not hold for them. Empty: new ones.
+
+    `timeout`: seconds from now; sequences that have not ended by then end with a problem of status 504, wherever they are.
 
     `incarnation` is that of the tokenizer process: sequences of its earlier ones are over, and so is what comes late from them.
 
@@ -45,6 +47,7 @@ class Admit(msgspec.Struct, frozen=True, kw_only=True, tag="admit"):
     cache_salt: Label = ""
     constraints: Constraints | None = None
     pooling: Pooling = ""
+    timeout: Timeout | None = None
     banned: list[Annotated[list[TokenId], msgspec.Meta(min_length=1, max_length=MAX_BAD_WORD_TOKENS)]] = []
 
 

@@ -2,14 +2,22 @@
 
 import msgspec
 
+from messages.change import Change, Declined, DrainCommand, ReloadCommand, RestartCommand, ResumeCommand
+
 # Phases of a process, in order. `detail` in a report says more ("loading weights 43 %").
 STARTING, LOADING, READY, STALLED, STOPPING, DEAD = "starting", "loading", "ready", "stalled", "stopping", "dead"
+
+DRAINING, CHANGING = "draining", "changing"
+"""Phases of a cluster alone: its processes are ready, but new requests are refused; or are held, while running ones finish."""
 
 SCHEDULER_NAME = "scheduler"
 """The process of which there is one: its inbox, and its state in ClusterState, have this name in every cluster."""
 DEFAULT = "default_"
 STEP_TOKENS, STEP_TOKENS_LE = "step_tokens", "step_tokens_le_"
 """Counters of the scheduler: tokens of all steps; followed by a number, the steps of at most so many."""
+INTAKE, OPEN, BEGUN = "intake", "open", "begun"
+"""Gauges of a frontend: the `intake` of the last ClusterState it has followed; requests it has let in that have not been answered; and those of
+them for which something has been generated."""
 SAMPLE = "sample:"
 """Begins the names of those numbers of a frontend that are samples of its metrics: the others on its port add them to theirs."""
 
@@ -53,7 +61,8 @@ ToSupervisor = ProcessReport | Hung
 class ProcessState(msgspec.Struct, frozen=True, kw_only=True):
     """The supervisor's view of one process. `age` is the seconds since its last report; `restarts` how often it was started again.
 
-    `past`: the last counters of its earlier incarnations, added up; `cpu_seconds` is that of all of them.
+    `past`: the last counters of its earlier incarnations, added up; `cpu_seconds` is that of all of them. `leave_seconds`: of a frontend that alone
+    is about to end, how long its requests may take to finish.
     """
 
     name: str
@@ -70,6 +79,7 @@ class ProcessState(msgspec.Struct, frozen=True, kw_only=True):
     cpu_seconds: float = 0.0
     memory_bytes: int = 0
     past: dict[str, float] = {}
+    leave_seconds: float | None = None
 
     @property
     def over(self) -> int:
@@ -86,8 +96,12 @@ class ProcessState(msgspec.Struct, frozen=True, kw_only=True):
 class ClusterState(msgspec.Struct, frozen=True, kw_only=True, tag="cluster"):
     """Published by the supervisor five times a second and at every change.
 
-    `ready` is true when every process is READY and heard from within its limit; `reason` says why not. `phase` is the least advanced one.
-    `stop_seconds`: once the cluster is stopping, how long running requests may take to end.
+    `ready` is true when every process is READY and heard from within its limit, and requests are neither refused nor held; `reason` says why not.
+    `phase` is the least advanced one. `stop_seconds`: once the cluster is stopping, how long running requests may take to end.
+
+    `model` is what is served, under that name since `created` (UNIX seconds; 0: not told). `serving` counts the sets of processes that have served a
+    model: what has begun on one is not continued on another. `intake` counts the changes of the flags after it: `draining`, new requests are
+    refused; `holding`, those for which nothing has been generated wait; `cutting`, the others are ended. `change`: the last one asked for.
     """
 
     ready: bool
@@ -97,6 +111,13 @@ class ClusterState(msgspec.Struct, frozen=True, kw_only=True, tag="cluster"):
     started: float
     processes: list[ProcessState]
     stop_seconds: float | None = None
+    created: int = 0
+    serving: int = 0
+    intake: int = 0
+    draining: bool = False
+    holding: bool = False
+    cutting: bool = False
+    change: Change | None = None
 
 
 class StatusQuery(msgspec.Struct, frozen=True, tag="status"):
@@ -113,5 +134,5 @@ class Stopping(msgspec.Struct, frozen=True, tag="stopping"):
     pid: int
 
 
-Command = StatusQuery | StopCommand
-CommandReply = ClusterState | Stopping
+Command = StatusQuery | StopCommand | DrainCommand | ResumeCommand | ReloadCommand | RestartCommand
+CommandReply = ClusterState | Stopping | Declined

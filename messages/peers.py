@@ -1,8 +1,14 @@
-"""Between the frontends on one port: a client's question about a request may reach another one than the request did."""
+"""Between the frontends on one port: a question about a request may reach another one than the request did, and the requests of a key reach all."""
+
+from typing import Annotated
 
 import msgspec
 
 from messages.key import Key
+from messages.request import Label
+from messages.text import Problem
+
+Units = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
 class FindRequests(msgspec.Struct, frozen=True, kw_only=True, tag="find_requests"):
@@ -28,4 +34,39 @@ class FoundRequests(msgspec.Struct, frozen=True, kw_only=True, tag="found_reques
     more: bool = False
 
 
-FromPeer = FindRequests | FoundRequests
+class EnterKey(msgspec.Struct, frozen=True, kw_only=True, tag="enter_key"):
+    """To the frontend that counts for the API key called `name`: may one more request of it run? `requests`, `rpm` and `tpm` are its limits.
+
+    `key` names the question, and the request if it may. `incarnation` is that of the frontend that asks: what an earlier one had is over.
+    Answered with `EnteredKey`; the request ends with a `UsedKey`.
+    """
+
+    frontend: str
+    incarnation: int
+    key: Key
+    name: Label
+    requests: Units = 0
+    rpm: Units = 0
+    tpm: Units = 0
+
+
+class EnteredKey(msgspec.Struct, frozen=True, kw_only=True, tag="entered_key"):
+    """It may, or `problem` says why not. `headers`: what the client is told of its limits."""
+
+    key: Key
+    problem: Problem | None = None
+    headers: dict[str, str] = {}
+
+
+class UsedKey(msgspec.Struct, frozen=True, kw_only=True, tag="used_key"):
+    """A request that was let in has used so many tokens in all, and is `over` or not."""
+
+    frontend: str
+    incarnation: int
+    key: Key
+    tokens: Units
+    over: bool = False
+
+
+OfKeys = EnterKey | EnteredKey | UsedKey
+FromPeer = FindRequests | FoundRequests | OfKeys

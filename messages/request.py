@@ -9,6 +9,7 @@ from messages.key import Key
 from messages.sampling import Constraints, Pooling, SamplingParams, StopRules
 
 TokenId = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+Timeout = Annotated[float, msgspec.Meta(ge=0.0, le=1e9)]
 Label = Annotated[str, msgspec.Meta(max_length=256)]
 
 
@@ -49,6 +50,8 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True, tag="generate"):
     `resumed` is as long as `keys` in a request sent again, under new keys, because a process on its way died: what follows `Delivered` comes, and
     nothing that is in it. `incarnation` is that of the frontend: what an earlier one asked for is over.
 
+    `timeout`: seconds, when this is sent, until the request must have ended (see `messages.admit.Admit`).
+
     The tokenizer answers with `messages.text.Started` then deltas and one `Ended` per key, or with one `Ended` per key at once.
     """
 
@@ -70,6 +73,7 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True, tag="generate"):
     with_ids: bool = False
     pooling: Pooling = ""
     score_first: bool = False
+    timeout: Timeout | None = None
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel"):

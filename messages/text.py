@@ -10,6 +10,9 @@ from messages.key import Key
 FINISH_STOP = "stop"
 FINISH_LENGTH = "length"
 
+# Codes of problems that overload gives.
+QUEUE_FULL, QUEUE_TOO_SLOW, DEADLINE_EXCEEDED = "queue_full", "queue_too_slow", "deadline_exceeded"
+
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
     """Why a request was not, or not wholly, served. `status` is the HTTP status a client should see.

@@ -13,18 +13,20 @@ from messages.plan import Attach
 from messages.poison import Poison
 from messages.result import OK, Attached, FromWorker, StepFailed, StepResult, WorkerReady
 from messages.text import Problem
-from messages.tokens import FINISH_END_TOKEN, FINISH_ERROR, FINISH_LENGTH, Refused
+from messages.tokens import FINISH_ERROR, Refused
 from scheduler.args import SchedulerArgs
 from scheduler.bias import Bias, bias_of
 from scheduler.deadlines import Deadlines
 from scheduler.delivery import Delivery, Sampled, failure, read_result
-from scheduler.door import DUPLICATE, Door
+from scheduler.door import DUPLICATE, EXPIRED, Door
 from scheduler.errors import ContractError, InvariantError, require
 from scheduler.explain import Scene, explain
 from scheduler.fence import Fence, keys_of
-from scheduler.finish import finish_of
+from scheduler.finish import COUNTER_OF, finish_of
+from scheduler.forecast import Forecast
 from scheduler.gauges import gauges
 from scheduler.geometry import Geometry, geometry_of
+from scheduler.live import Live
 from scheduler.pace import Pace
 from scheduler.policy import Policy
 from scheduler.requests import WAITING, Arrival, Request, fit, read_admit, request_of
@@ -35,13 +37,11 @@ from scheduler.shares import Shares
 from scheduler.step_sizes import StepSizes
 from scheduler.suspects import Suspects
 from scheduler.tally import Tally
-from scheduler.throughput import Throughput
 from scheduler.waiting import Waiting, score
 from transport.columns import I32
 
 log = logging.getLogger(__name__)
 
-COUNTER_OF = {FINISH_END_TOKEN: "finished_stop", FINISH_LENGTH: "finished_length", FINISH_ERROR: "errors"}
 POISON, STEP_FAILED = "poison_request", "step_failed"
 Outgoing = tuple[str, msgspec.Struct]
 
@@ -63,16 +63,15 @@ class Engine:
         self._found: list[Poison] = []
         self.worker_incarnation = self._arrivals = 0
         self._tokenizers = {name: number for number, name in enumerate(args.tokenizers)}
-        self._live: dict[int, Request] = {}
+        self._live = Live()
         self._shares = Shares()
         self._waiting = Waiting(self._shares)
         self._pace = Pace(args.target_itl, args.chunk_tokens)
         self._policy = Policy(self._waiting, self._shares, self._pace)
         self._suspects = Suspects()
-        self._throughput = Throughput()
-        self._door = Door(args, self._waiting, self.tally, self._throughput)
+        self._forecast = Forecast(self.tally, self._pace, args.run_ahead)
+        self._door = Door(args, self._waiting, self._live, self.tally, self._forecast)
         self._fence = Fence()
-        self._closing: Problem | None = None
         self._now = self._progress = self._excused = 0.0
         self._deadlines = Deadlines(args.step_deadline)
         self._out: list[Outgoing] = []
@@ -103,8 +102,11 @@ class Engine:
                 self._on_explain(message)
 
     def advance(self, now: float) -> None:
-        """Compose and send plans as far as the run-ahead allows."""
+        """End what is out of time, then compose and send plans as far as the run-ahead allows."""
         self._now = now
+        for request in self._live.due(now):
+            self.tally.add("expired")
+            self._fail(request, EXPIRED)
         while (session := self.session) is not None and session.may_plan:
             composition = None if self._suspects.finished(now, idle=False) else self._policy.compose(session)
             if composition is None:
@@ -132,7 +134,7 @@ class Engine:
 
     def close(self) -> None:
         """Accept nothing from now on; what is live goes on."""
-        self._closing = Problem(status=503, code="shutting_down", message="the server is shutting down", retry_after=5.0, passing=True)
+        self._door.close()
 
     def fail_all(self, problem: Problem) -> None:
         """End every live key with `problem`."""
@@ -140,6 +142,11 @@ class Engine:
             self._fail(request, problem)
 
     # What can be asked
+
+    @property
+    def next_deadline(self) -> float | None:
+        """When `advance` has to be called again at the latest, for what will be out of time; None: for nothing."""
+        return self._live.next_deadline
 
     @property
     def idle(self) -> bool:
@@ -179,20 +186,20 @@ class Engine:
 
     def scene(self) -> Scene:
         """For who looks at it, until the next message."""
-        return Scene(self._live, self._waiting, self.session, self._throughput, self.blocked, self.tally.generated_per_sequence)
+        return Scene(self._live, self._waiting, self.session, self._forecast, self.blocked)
 
     def gauges(self) -> dict[str, float]:
         """Numbers now; see `scheduler.gauges`."""
-        return gauges(self.session, self._waiting, len(self._live))
+        return gauges(self.session, self._waiting, self._live)
 
     def repair(self, error: InvariantError) -> None:
         """Our own state is wrong: give the worker a new session and run everything live again from its tokens.
 
-        Nothing is kept but requests and counters: slots, blocks and the prefix cache begin anew, and so does the line. A request whose tokens
-        cannot be right ends with an error.
+        Nothing is kept but requests and counters: slots, blocks, prefix cache and line begin anew. One whose tokens cannot be right ends with an error.
         """
         log.critical("an invariant is broken, all sequences start again from their tokens: %s", error)
         self.tally.add("invariant_violations")
+        self._live.repair()
         live = list(self._live.values())
         lost = [request for request in live if self.session is not None and not self.session.rescue(request)]
         self.session = None
@@ -205,17 +212,16 @@ class Engine:
 
     def check(self) -> None:
         """Every invariant at once. Raises InvariantError."""
+        self._live.check()
         self._waiting.check()
         running: set[int] = set()
         if self.session is not None:
             self.session.check()
             running = {request.key for request in self.session.slots.requests if request is not None}
         waiting = {request.key for request in self._waiting.all()}
-        facts = {
-            "live keys are not running or waiting, exactly one": not running & waiting and running | waiting == set(self._live),
-            "counters do not add up": self.tally.counts["accepted"] == self.tally.ended + len(self._live),
-        }
-        require(facts)
+        exact = not running & waiting and running | waiting == set(self._live)
+        counted = self.tally.counts["accepted"] == self.tally.ended + len(self._live)
+        require({"live keys are not running or waiting, exactly one": exact, "counters do not add up": counted})
 
     # Requests
 
@@ -226,18 +232,17 @@ class Engine:
             return
         Engine.tokenizer_lost(self, admit.tokenizer, admit.incarnation - 1)  # not to be recorded: it follows from the message
         bias = bias_of(admit, prompt.size)
-        problem = self._closing or self._door.refusal(admit, sequences, bias, self.session)
+        problem = self._door.refusal(admit, sequences, bias, self.session, self.blocked, now)
         leader: Request | None = None
         for key, seed, tokens in zip(admit.keys, admit.seeds, sequences, strict=True):
             refusal = problem or (DUPLICATE if key in self._live else None)
             if refusal is not None:
-                self.tally.add("refused")
+                self._door.count(refusal)
                 self._out.append((admit.tokenizer, Refused(key, refusal)))
                 continue
             request = self._accept(admit, key, seed, tokens, bias, leader, now)
-            if leader is None:
-                leader = request
-                self.tally.add("prompt_tokens", prompt.size)
+            self.tally.add("prompt_tokens", prompt.size if leader is None else 0)
+            leader = leader or request
 
     def _accept(self, admit: Admit, key: int, seed: int, tokens: I32, bias: Bias | None, leader: Request | None, now: float) -> Request:
         self._arrivals += 1
@@ -245,7 +250,7 @@ class Engine:
         request = request_of(admit, key, seed, tokens, bias, leader, place, self._args.prefix_cache)
         request.tokenizer = self._tokenizers[admit.tokenizer]
         request.fitted, request.held = self.session is not None, self._suspects.holds(key)
-        self._live[key] = request
+        self._live.enter(request, self.geometry)
         self._shares.join(request.tenant)
         self._waiting.push(request)
         self.tally.add("accepted")
@@ -270,13 +275,14 @@ class Engine:
 
     def _end(self, request: Request, counter: str) -> None:
         """The one way out of a live key."""
-        del self._live[request.key]
+        self._live.leave(request)
         self._suspects.ended(request.key)
         self.tally.add(counter)
         self._shares.leave(request.tenant)
         if self.session is None or request.slot == WAITING:
             self._waiting.remove(request)
         else:
+            self._forecast.ended(int(self.session.slots.length[request.slot]) - request.prompt_len)
             self.session.end(request.slot)
             request.slot = WAITING
 
@@ -299,7 +305,7 @@ class Engine:
         self.tally.add("steps")
         work, took = awaited.work, now - max(awaited.sent, self._progress)
         self.step_sizes.add(work.prefill + work.rows)
-        self._throughput.add(work.prefill + work.rows, took)
+        self._forecast.add(work, took)
         self._deadlines.add(work, took)
         self._pace.add(work.prefill, work.rows, result.seconds)
         self._progress = now
@@ -310,29 +316,24 @@ class Engine:
         """Count, finish and send the tokens of rows that have not ended meanwhile."""
         slots = session.slots
         rows, token, status = sampled.slots.astype(np.intp), sampled.token, sampled.status
-        alive = slots.decoding[rows]
-        place = np.flatnonzero(alive)
+        place = np.flatnonzero(slots.decoding[rows])
         if not place.size:
             return
         if place.size < rows.size:
             rows, token, status = rows[place], token[place], status[place]
         good = status == OK
         failed = not good.all()
-        length = slots.length[rows]
         fresh = rows[good] if failed else rows
-        slots.history[fresh, length[good] if failed else length] = token[good] if failed else token
-        length += good
-        slots.length[rows] = length
+        length = slots.append(rows, fresh, token[good] if failed else token)
         session.grown(rows, length)
         if len(self._shares) > 1:
-            self._shares.charge_each(session.slots.tenants(fresh))
+            self._shares.charge_each(slots.tenants(fresh))
         finish = finish_of(slots, rows, length, token, status)
         self.tally.add("generation_tokens", fresh.size)
         index = length - slots.prompt_len[rows] - good
         first = slots.beginnings(rows[index == 0], now)
         delivery = Delivery(place, slots.tokenizer[rows], slots.key[rows], token, finish, index, status, first)
-        for number, message in delivery.messages(sampled.logprobs, sampled.slots.size):
-            self._out.append((self._args.tokenizers[number], message))
+        self._out += [(self._args.tokenizers[number], message) for number, message in delivery.messages(sampled.logprobs, sampled.slots.size)]
         if self._suspects:
             self._suspects.progressed(slots.key[fresh].tolist())
         if failed:

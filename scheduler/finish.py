@@ -7,6 +7,9 @@ from messages.tokens import FINISH_END_TOKEN, FINISH_ERROR, FINISH_LENGTH, RUNNI
 from scheduler.slots import Places, Slots
 from transport.columns import I32, U8
 
+COUNTER_OF = {FINISH_END_TOKEN: "finished_stop", FINISH_LENGTH: "finished_length", FINISH_ERROR: "errors"}
+"""Under which of its ends a sequence counts."""
+
 
 def finish_of(slots: Slots, rows: Places, length: I32, token: I32, status: U8) -> U8:
     """The finish column of `rows`, which have `length` tokens with the newest, `token`.

@@ -1,101 +1,80 @@
-"""What people see of the scheduler: read from its state a few times a second while somebody looks. Nothing is changed."""
+"""The live requests: by key, what they may come to together, and which of them are out of time."""
 
 import heapq
-import time
+from collections.abc import Iterator
 
-import numpy as np
+from scheduler.errors import require
+from scheduler.geometry import Geometry
+from scheduler.requests import Request
 
-from messages.explain import Standing
-from messages.live import BLOCK_CACHED, BLOCK_RUNNING, BLOCK_SHARED, DECODE, MOST_BRANCHES, MOST_LINE, PAUSED, PREFILL, Branch, LiveRows, LiveView
-from scheduler.explain import Scene, ahead, standings
-from scheduler.session import Session
-from scheduler.slots import RUNNING
-from transport.columns import I64, pack_f32, pack_i32, pack_i64, pack_u8
-
-MOST_SORTED = 4096
-"""A longer line is counted and not looked through: nothing but its first ones would be shown, and a step would wait for it."""
-LINE_SECONDS = 0.002
-"""For each request in line: a long one is looked through the less often."""
-MAP_SECONDS = 1.0
-_NO_ROWS = LiveRows(slot=b"", key=b"", phase=b"", prompt=b"", length=b"", computed=b"", limit=b"", cached=b"", preemptions=b"", age=b"")
-_PLACES = np.asarray([0, 2, 4, 6], dtype=np.uint8)
+SPARE = 64
+"""Deadlines of requests that are over are kept until there are so many more of them than of live ones."""
 
 
-class Live:
-    """Views one after the other; what is costly is made less often than the rest and shown again meanwhile."""
+def reserve(prompt_len: int, max_tokens: int | None, geometry: Geometry | None) -> int:
+    """The tokens that a sequence may come to, as far as that is known while there is no worker."""
+    if geometry is None:
+        return prompt_len + (max_tokens or 0)
+    return geometry.context if max_tokens is None else min(prompt_len + max_tokens, geometry.context)
+
+
+class Live(dict[int, Request]):
+    """Change it with `enter` and `leave` alone. `reserved`: the tokens that all of them may have at their ends, prompts and answers."""
 
     def __init__(self) -> None:
-        self._session: Session | None = None
-        self._step = 0
-        self._touched: I64 = np.zeros(0, dtype=np.int64)
-        self._line: list[Standing] = []
-        self._waited = b""
-        self._map = b""
-        self._branches: list[Branch] = []
-        self._line_due = self._map_due = 0.0
+        super().__init__()
+        self.reserved = 0
+        self._deadlines: list[tuple[float, int, int]] = []
+        self._timed = 0
 
-    def view(self, scene: Scene, now: float) -> LiveView:
-        """The scene at `now` (the engine's clock)."""
-        session = scene.session
-        if now >= self._line_due:
-            self._look_at_line(scene, now)
-        if session is not self._session:
-            self._session, self._step, self._map, self._branches, self._map_due = session, 0, b"", [], 0.0
-            self._touched = np.zeros(0 if session is None else session.geometry.slots, dtype=np.int64)
-        if session is not None and now >= self._map_due:
-            self._look_at_blocks(session, now)
-        return LiveView(
-            time=time.time(),
-            slots=0 if session is None else session.geometry.slots,
-            blocks=0 if session is None else session.geometry.blocks,
-            block_size=0 if session is None else session.geometry.block_size,
-            rows=_NO_ROWS if session is None else self._rows(session, now),
-            waiting=len(scene.waiting),
-            waiting_tokens=scene.waiting.tokens,
-            line=self._line,
-            waited=self._waited,
-            blocks_map=self._map,
-            branches=self._branches,
-        )
+    def enter(self, request: Request, geometry: Geometry | None) -> None:
+        self[request.key] = request
+        request.reserved = reserve(request.prompt_len, request.max_tokens, geometry)
+        self.reserved += request.reserved
+        if request.deadline is not None:
+            self._timed += 1
+            heapq.heappush(self._deadlines, (request.deadline, request.order, request.key))
 
-    def _rows(self, session: Session, now: float) -> LiveRows:
-        slots = session.slots
-        rows = np.flatnonzero(slots.state == RUNNING)
-        phase = np.where(slots.decoding[rows], DECODE, PREFILL)
-        if session.next_step > self._step:
-            phase[slots.last_step[rows] == self._touched[rows]] = PAUSED
-        self._step, self._touched = session.next_step, slots.last_step.copy()
-        requests = [request for request in slots.requests if request is not None]
-        return LiveRows(
-            slot=pack_i32(rows),
-            key=pack_i64(slots.key[rows]),
-            phase=pack_u8(phase),
-            prompt=pack_i32(slots.prompt_len[rows]),
-            length=pack_i32(slots.length[rows]),
-            computed=pack_i32(slots.planned[rows]),
-            limit=pack_i32(slots.limit[rows]),
-            cached=pack_i32([request.cached for request in requests]),
-            preemptions=pack_i32([request.preemptions for request in requests]),
-            age=pack_f32([now - request.arrived for request in requests]),
-        )
+    def leave(self, request: Request) -> None:
+        del self[request.key]
+        self.reserved -= request.reserved
+        if request.deadline is not None:
+            self._timed -= 1
+            if len(self._deadlines) > 2 * self._timed + SPARE:
+                self._deadlines = [entry for entry in self._deadlines if self._is_live(entry)]
+                heapq.heapify(self._deadlines)
 
-    def _look_at_line(self, scene: Scene, now: float) -> None:
-        number = len(scene.waiting)
-        self._line_due = now + LINE_SECONDS * number
-        self._line, self._waited = [], b""
-        if 0 < number <= MOST_SORTED:
-            waiting = scene.waiting.all()
-            line = ahead(waiting)
-            first = heapq.nsmallest(MOST_LINE, waiting, key=lambda request: line[request.key][0])
-            self._line = standings(first, line, scene)
-            self._waited = pack_f32([now - request.arrived for request in first])
+    def _is_live(self, entry: tuple[float, int, int]) -> bool:
+        _, order, key = entry
+        request = self.get(key)
+        return request is not None and request.order == order  # a key may come again after its end
 
-    def _look_at_blocks(self, session: Session, now: float) -> None:
-        self._map_due = now + MAP_SECONDS
-        pool = session.pool
-        refs, kept = pool.blocks.refs, pool.kept
-        states = np.zeros(-(-refs.size // 4) * 4, dtype=np.uint8)
-        states[: refs.size] = np.where(refs > 1, BLOCK_SHARED, np.where(refs == 1, BLOCK_RUNNING, kept * BLOCK_CACHED))
-        self._map = np.bitwise_or.reduce(states.reshape(-1, 4) << _PLACES, axis=1).astype(np.uint8).tobytes()
-        largest = heapq.nlargest(MOST_BRANCHES, pool.tree.branches.items(), key=lambda branch: branch[1])
-        self._branches = [Branch(blocks=blocks, users=int(refs[top])) for top, blocks in largest]
+    @property
+    def next_deadline(self) -> float | None:
+        """No live request is out of time before; None: none ever is."""
+        return self._deadlines[0][0] if self._deadlines else None
+
+    def due(self, now: float) -> Iterator[Request]:
+        """Those that are out of time, each once. They may leave meanwhile."""
+        while self._deadlines and self._deadlines[0][0] <= now:
+            entry = heapq.heappop(self._deadlines)
+            if self._is_live(entry):
+                yield self[entry[2]]
+
+    def repair(self) -> None:
+        """Make the sums right for those that are here."""
+        timed = [request for request in self.values() if request.deadline is not None]
+        self.reserved, self._timed = sum(request.reserved for request in self.values()), len(timed)
+        self._deadlines = [(request.deadline, request.order, request.key) for request in timed if request.deadline is not None]
+        heapq.heapify(self._deadlines)
+
+    def check(self) -> None:
+        """Raises InvariantError when the sums do not add up."""
+        timed = [request for request in self.values() if request.deadline is not None]
+        kept = {(order, key) for _, order, key in self._deadlines}
+        facts = {
+            "reserved tokens do not add up": self.reserved == sum(request.reserved for request in self.values()),
+            "timed requests do not add up": self._timed == len(timed),
+            "a deadline is forgotten": all((request.order, request.key) in kept for request in timed),
+        }
+        require(facts)

@@ -23,6 +23,7 @@ class Request:
     time, and `began` when it first got a slot, None before. `salt` names the prefixes it may share, None when it shares nothing. `leader` is the
     first choice of the same prompt, None for the first itself. `fitted`: it has been checked against a worker's geometry. `ran`: it had a slot
     before. `cached`: tokens it did not have to compute when it first got one. `hit`: cached tokens last seen while it waited, None before.
+    `deadline`: when it is out of time. `reserved`: the tokens, prompt and answer, that it may come to.
     `passes`: how often others went past it. `held`: it may not run in this session (see `scheduler.suspects`). `bias`: changes to its logits.
     `top_scores`: alternatives of its prompt's logprobs, -1 when none are wanted; those at positions below `scored` have been delivered.
     `pooling`: it wants sums of hidden states instead.
@@ -54,6 +55,8 @@ class Request:
     began: float | None = None
     cached: int = 0
     preemptions: int = 0
+    deadline: float | None = None
+    reserved: int = 0
     hit: int | None = None
     passes: int = 0
 
@@ -94,6 +97,7 @@ def request_of(
         top_scores=admit.sampling.prompt_logprobs,
         pooling=admit.pooling,
         ran=tokens.size > prompt_len,
+        deadline=None if admit.timeout is None else arrival.time + admit.timeout,
     )
 
 

@@ -19,12 +19,12 @@ from scheduler.args import SchedulerArgs
 from scheduler.engine import Engine
 from scheduler.errors import ContractError, InvariantError
 from scheduler.geometry import Geometry
-from scheduler.live import Live
 from scheduler.poison import keep_poison
 from scheduler.recorded import RecordedEngine
 from scheduler.recorder import start_recording
 from scheduler.step_times import StepTimes
 from scheduler.tracing import Tracing
+from scheduler.views import Views
 from transport.lifetime import Lifetime
 from transport.reports import CLUSTER_FEED, SUPERVISOR, Reporter
 from transport.sockets import Inbox, Outbox, Subscription
@@ -73,7 +73,7 @@ class Service:
         trace = open_trace(args)
         self._tracing = None if trace is None else Tracing(trace)
         self._feed = WatchedFeed(self._context, args.run_dir, LIVE_FEED)
-        self._live = Live()
+        self._views = Views()
         self._times = StepTimes(time.monotonic())
         self._over: dict[str, int] = {}
         self._beat = time.monotonic()
@@ -95,7 +95,7 @@ class Service:
             self._close()
 
     def _turn(self) -> None:
-        self._inbox.wait(TICK_SECONDS)
+        self._inbox.wait(self._patience())
         now = time.monotonic()
         if now - self._beat > PAUSE_SECONDS:
             self._engine.excuse(now)
@@ -115,7 +115,12 @@ class Service:
             self._self_check()
             self._report(now)
             if self._feed.watched:
-                self._feed.publish(self._live.view(self._engine.scene(), now))
+                self._feed.publish(self._views.view(self._engine.scene(), now))
+
+    def _patience(self) -> float:
+        """Seconds to wait for a message."""
+        due = self._engine.next_deadline
+        return TICK_SECONDS if due is None else min(TICK_SECONDS, max(0.0, due - time.monotonic()))
 
     def _self_check(self) -> None:
         """When idle, once after every busy time."""

@@ -48,6 +48,13 @@ class Slots:
     def free(self) -> int:
         return len(self._free)
 
+    def append(self, rows: Places, fresh: Places, tokens: I32) -> I32:
+        """A token for each of the `fresh` ones among `rows`; the lengths of all `rows` afterwards."""
+        length = self.length[fresh]
+        self.history[fresh, length] = tokens
+        self.length[fresh] = length + 1
+        return self.length[rows]
+
     def enter(self, request: Request, limit: int, cached: int) -> int:
         """Give `request` a slot; there must be a free one. The KV of its first `cached` tokens is there already."""
         slot = self._free.pop()

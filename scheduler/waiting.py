@@ -106,6 +106,16 @@ class Waiting:
         self._number -= 1
         self.tokens -= request.tokens.size
 
+    def ahead(self, tenant: str, place: float) -> tuple[int, float]:
+        """How many are likely to go before a request of `tenant` that would come now with this `score`, and about how many tokens they have.
+
+        Those that return do, those of its tenant with a lower score, and as many of each other tenant (see `scheduler.shares`).
+        """
+        own = bisect_left(self._lines.get(tenant, ()), (place,))
+        others = sum(min(len(line), own + 1) for name, line in self._lines.items() if name != tenant)
+        number = len(self._returning) + own + others
+        return number, self.tokens * number / max(1, self._number)
+
     def _line(self, request: Request) -> list[Entry]:
         if request.held:
             return self._held

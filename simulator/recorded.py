@@ -115,6 +115,8 @@ def _machine(header: Header, attached: Attached | None) -> Machine:
         target_itl=args.target_itl,
         max_queue=args.max_queue,
         max_queue_tokens=args.max_queue_tokens,
+        max_live_tokens=args.max_live_tokens,
+        max_queue_seconds=args.max_queue_seconds,
     )
     if attached is None:
         return machine

@@ -41,6 +41,8 @@ class Machine:
     target_itl: float | None = None
     max_queue: int = 1024
     max_queue_tokens: int = 4_000_000
+    max_live_tokens: int = 0
+    max_queue_seconds: float = 0.0
 
     def scheduler_args(self) -> SchedulerArgs:
         return SchedulerArgs(
@@ -51,6 +53,8 @@ class Machine:
             chunk_tokens=self.chunk_tokens,
             max_queue=self.max_queue,
             max_queue_tokens=self.max_queue_tokens,
+            max_live_tokens=self.max_live_tokens,
+            max_queue_seconds=self.max_queue_seconds,
             run_ahead=self.run_ahead,
             prefix_cache=self.prefix_cache,
             target_itl=self.target_itl,

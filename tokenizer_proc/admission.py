@@ -120,4 +120,5 @@ class Sender:
             constraints=request.constraints,
             banned=encoded.banned,
             pooling=request.pooling,
+            timeout=request.timeout,
         )

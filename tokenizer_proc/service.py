@@ -1,5 +1,6 @@
 """The tokenizer process's conduct: what each message leads to. Runs on the event loop; text work goes to the pool."""
 
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -37,11 +38,12 @@ class BadMessages(Protocol):
 
 @dataclass
 class _Preparation:
-    """A Generate whose prompt is being encoded. `keys` are those nobody has cancelled; `incarnation` is that of the frontend."""
+    """A Generate whose prompt is being encoded. `keys` are those nobody has cancelled; `incarnation` is that of the frontend; `began`: when."""
 
     frontend: str
     incarnation: int
     keys: set[Key]
+    began: float
 
 
 @dataclass
@@ -57,7 +59,7 @@ class Counters:
 
 @dataclass
 class Service:
-    """`frontends` and `scheduler` send to those processes; `inbox` is told of messages that break the contract."""
+    """`frontends` and `scheduler` send to those processes; `inbox` is told of messages that break the contract. `clock` gives seconds."""
 
     sender: Sender
     encoder: PromptEncoder
@@ -68,6 +70,7 @@ class Service:
     cluster: ClusterView = field(default_factory=ClusterView)
     sequences: Sequences = field(default_factory=Sequences)
     counters: Counters = field(default_factory=Counters)
+    clock: Callable[[], float] = time.monotonic
     _preparing: dict[Key, _Preparation] = field(default_factory=dict)
 
     @property
@@ -139,7 +142,7 @@ class Service:
         if (refusal := self._bad_stop(request) or self._bad_constraints(request)) is not None:
             self._refuse(request.frontend, keys, refusal)
             return
-        preparation = _Preparation(request.frontend, request.incarnation, set(keys))
+        preparation = _Preparation(request.frontend, request.incarnation, set(keys), self.clock())
         self._preparing |= dict.fromkeys(keys, preparation)
         self.pool.run(
             size_of(request.prompt),
@@ -175,6 +178,8 @@ class Service:
         keys = self._finish_preparation(request, preparation)
         if not keys:
             return
+        if request.timeout is not None:
+            request = msgspec.structs.replace(request, timeout=max(0.0, request.timeout - (self.clock() - preparation.began)))
         sent = [self.scheduler(admit) for admit in self.sender.admits(request, keys, encoded)]
         if not all(sent):
             if any(sent):

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
 F32 = NDArray[np.float32]
+F64 = NDArray[np.float64]
 U8 = NDArray[np.uint8]
 
 

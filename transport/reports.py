@@ -42,6 +42,10 @@ class Reporter:
         self._phase = (phase, detail, progress)
         self._changed.set()
 
+    def hurry(self) -> None:
+        """Report now, without a change of phase."""
+        self._changed.set()
+
     def facts(self, **facts: int | float | str) -> None:
         self._facts = facts
         self._changed.set()

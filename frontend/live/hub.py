@@ -146,5 +146,10 @@ class Hub:
 
 
 def _buckets(family: Any) -> Buckets:
-    """Of one histogram of the metrics."""
-    return [(float(sample.labels["le"]), sample.value) for sample in family.samples if sample.name.endswith("_bucket")]
+    """Of one histogram of the metrics, of all models together."""
+    counts: dict[float, float] = {}
+    for sample in family.samples:
+        if sample.name.endswith("_bucket"):
+            bound = float(sample.labels["le"])
+            counts[bound] = counts.get(bound, 0.0) + sample.value
+    return sorted(counts.items())

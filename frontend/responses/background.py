@@ -1,6 +1,7 @@
 """Background mode: responses that are made without a connection, and go on after a restart when there is a journal."""
 
 import asyncio
+import functools
 import logging
 from collections.abc import Coroutine
 from dataclasses import dataclass
@@ -105,19 +106,20 @@ async def _made(core: Core, job: Job) -> Problem | None:
     while True:
         try:
             async with core.responses.places:
-                core.view.require_accepting()
+                core.view.require_accepting(accepted=True)
                 await core.view.informed()
                 await _attempt(core, job)
             return None
         except ApiError as error:
             if error.status not in (429, 503) or job.recorder.has_spoken or core.view.stopping:
                 return problem_of(error)
-            starting = core.view.refusal() is not None  # nobody is troubled by looking often
+            starting = core.view.refusal(accepted=True) is not None  # nobody is troubled by looking often
             await asyncio.sleep(min(max(0.0 if starting else error.retry_after or 0.0, LEAST_PAUSE_SECONDS), LONGEST_PAUSE_SECONDS))
 
 
-def addressed(core: Core, work: Generate) -> Generate:
-    """As it is sent: from this frontend, under a new key."""
+def addressed(core: Core, model: str, work: Generate) -> Generate:
+    """As it is sent: from this frontend, under a new key. Raises ApiError 404 when `model`, which the response names, is served no more."""
+    core.check_model(model)
     return msgspec.structs.replace(work, frontend=core.args.name, incarnation=core.args.incarnation, keys=core.dispatcher.new_keys(1))
 
 
@@ -133,7 +135,8 @@ async def _attempt(core: Core, job: Job) -> None:
     job.record.entry = entry
     core.register.enter(entry)
     try:
-        run.generate(addressed(core, job.work))
+        make = functools.partial(addressed, core, job.kept.body.model, job.work)
+        run.generate(make(), make)
         run.writer = write
         while await run.held():
             write()

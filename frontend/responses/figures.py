@@ -5,16 +5,16 @@ from collections.abc import Iterable, Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from frontend.metric_names import PREFIX
+from frontend.metric_names import PREFIX, Served
 from frontend.responses.desk import Desk
 
 
 class DeskCollector(Collector):
     """The figures of `desk`; where there is a journal those of it too, which are 0 in frontends that are not its keeper."""
 
-    def __init__(self, desk: Desk, model_name: str) -> None:
+    def __init__(self, desk: Desk, served: Served) -> None:
         self._desk = desk
-        self._model = model_name
+        self._served = served
 
     def describe(self) -> Iterable[Metric]:
         return []
@@ -22,7 +22,7 @@ class DeskCollector(Collector):
     def collect(self) -> Iterable[Metric]:
         for kind, name, text, value in self._figures():
             family = kind(PREFIX + name, text, labels=["model_name"])
-            family.add_metric([self._model], value)
+            family.add_metric([self._served.model], value)
             yield family
 
     def _figures(self) -> Iterator[tuple[type[CounterMetricFamily] | type[GaugeMetricFamily], str, str, float]]:

@@ -8,7 +8,7 @@ from frontend import bodies
 from frontend.errors import invalid
 from frontend.responses.body import IN_PROGRESS, QUEUED, ResponseBody
 from frontend.responses.items import Item, chat_prompt
-from frontend.schema import GenerationRequest, Penalty, Seed, Stop, TokenLimit, TopK
+from frontend.schema import GenerationRequest, Penalty, Seed, Stop, Timeout, TokenLimit, TopK
 from messages.request import Generate
 from messages.sampling import Probability, SamplingParams, Temperature
 
@@ -47,6 +47,7 @@ class ResponsesRequest(msgspec.Struct, kw_only=True):
     metadata: Annotated[dict[MetadataName, MetadataValue], msgspec.Meta(max_length=16)] = {}
     priority: Annotated[int, msgspec.Meta(ge=-100, le=100)] = 0
     cache_salt: Annotated[str, msgspec.Meta(min_length=1, max_length=256)] | None = None
+    timeout: Timeout | None = None
 
     def check(self) -> None:
         """What no single field shows. Raises ApiError 400."""
@@ -54,6 +55,8 @@ class ResponsesRequest(msgspec.Struct, kw_only=True):
             raise invalid("stream_options needs stream to be true.", "stream_options")
         if self.stream_options is not None and self.stream_options.include_obfuscation:
             raise invalid("stream_options: include_obfuscation is not supported; leave it out.", "stream_options", "unsupported_parameter")
+        if self.background and self.timeout is not None:
+            raise invalid("timeout is not supported in the background.", "timeout", "unsupported_parameter")
         if self.background and not self.store:
             raise invalid("background needs store to be true: who comes back for the response must find it.", "background")
 

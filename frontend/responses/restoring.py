@@ -46,10 +46,10 @@ def _restore(core: Core, restored: Restored) -> bool:
     job = make_job(core, body, accepted.key, items, accepted.work)
     job.kept.durable = True
     core.responses.store.begin(job.kept)
-    if body.model == core.args.model_name:
+    if body.model == core.view.model:
         start(core, job)
     else:
-        message = f"It was accepted for the model {body.model!r}, and this server has {core.args.model_name!r}."
+        message = f"It was accepted for the model {body.model!r}, and this server has {core.view.model!r}."
         job.recorder.accept()
         end(core, job, Problem(status=404, code="model_not_found", message=message))
     return True

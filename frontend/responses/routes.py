@@ -1,5 +1,6 @@
 """POST /v1/responses, and what can be asked of a response that is kept. One that another frontend keeps is asked for there."""
 
+import functools
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -51,7 +52,7 @@ async def create(core: Core, http: web.Request) -> web.StreamResponse:
     if request.background and core.responses.keeper not in ("", core.responses.name) and FORWARDED not in http:
         return await core.responses.links.forward(core.responses.keeper, http, raw)
     items = await _items(core, http, request)
-    draft = Draft(request, core.args.model_name, items, request.work(items, core.view.sampling_defaults(), http[CALLER].tenant))
+    draft = Draft(request, request.model or core.view.model, items, request.work(items, core.view.sampling_defaults(), http[CALLER].tenant))
     try:
         return await (_in_background if request.background else _at_once)(core, http, draft)
     except ApiError as error:
@@ -83,8 +84,10 @@ async def _in_background(core: Core, http: web.Request, draft: Draft) -> web.Str
 
 async def _at_once(core: Core, http: web.Request, draft: Draft) -> web.StreamResponse:
     """A response is kept once it has ended well."""
-    with running(core, http, core.responses.id_prefix, draft.request.stream, draft.work.priority) as entry:
-        entry.run.generate(background.addressed(core, draft.work))
+    timeout = core.timeout(draft.request.timeout)
+    with running(core, http, core.responses.id_prefix, draft.request.stream, draft.work.priority, timeout) as entry:
+        make = functools.partial(background.addressed, core, draft.model, draft.work)
+        entry.run.generate(make(), make)
         body = draft.body(entry.id, entry.created)
 
         def keep() -> None:
@@ -92,7 +95,7 @@ async def _at_once(core: Core, http: web.Request, draft: Draft) -> web.StreamRes
                 core.responses.store.end(Kept(body, http[CALLER].name, draft.items))
 
         if draft.request.stream:
-            return await LiveStream(http, entry, body, keep).send()
+            return await LiveStream(http, entry, body, keep, core.args.max_unsent_bytes).send()
         recorder = Recorder(body, _nowhere)
         recorder.take(await entry.run.everything())
         recorder.conclude(usage(entry.run))

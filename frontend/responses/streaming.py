@@ -21,10 +21,11 @@ EVENTS_AT_ONCE = 256
 class LiveStream:
     """The answer to one request, streamed while it is made. As in `frontend.sse`, no token wakes a task while the client keeps up."""
 
-    def __init__(self, http: web.Request, entry: Entry, body: ResponseBody, ended_well: Callable[[], None]) -> None:
-        """`ended_well` is called before the client hears of the end, so that it finds then what it asks for."""
+    def __init__(self, http: web.Request, entry: Entry, body: ResponseBody, ended_well: Callable[[], None], most: int) -> None:
+        """`most` as in `frontend.sse.Output`. `ended_well` is called before the client hears of the end, so that it finds then what it asks for."""
         self._http = http
         self._ended_well = ended_well
+        self._most = most
         self._run = entry.run
         self._events: list[Event] = []
         self.recorder = Recorder(body, self._events.append)
@@ -36,7 +37,7 @@ class LiveStream:
         writer, transport = await response.prepare(self._http), self._http.transport
         if writer is None or transport is None:
             raise ConnectionResetError("the client has gone")
-        self._output = Output(transport, response.headers.get("Transfer-Encoding") == "chunked")
+        self._output = Output(transport, response.headers.get("Transfer-Encoding") == "chunked", self._most)
         self.recorder.accept()
         self._run.writer = self._write
         try:
@@ -52,12 +53,11 @@ class LiveStream:
             self._run.writer = None
             self._http[RECORD].sent += self._output.sent
         await response.write_eof(self._encoded())
-        self._output.close()
         return response
 
     def _write(self) -> bool:
         """Write what has arrived. False when the client has not read what was written before: then nothing is."""
-        if self._output.congested:
+        if not self._output.keeps_up(self._run):
             return False
         self._take()
         return True

@@ -2,13 +2,13 @@
 
 import uPlot from "./uplot.js";
 import { byId, colour, make, setText } from "./dom.js";
-import { compact, count, percent, seconds } from "./format.js";
+import { compact, count, percent, seconds, shortSeconds } from "./format.js";
 
 const KEPT = 900;
 const CHARTS = [
   { title: "Tokens per second", show: compact, least: 10, lines: [["generated", "decode", "generated"], ["prefilled", "prefill", "prompt"]] },
-  { title: "Time to first token", show: seconds, least: 0.01, lines: [["first_p50", "decode", "p50"], ["first_p95", "prefill", "p95"], ["first_p99", "preempted", "p99"]] },
-  { title: "Between tokens", show: seconds, least: 0.01, lines: [["inter_p50", "decode", "p50"], ["inter_p95", "prefill", "p95"], ["inter_p99", "preempted", "p99"]] },
+  { title: "Time to first token", show: seconds, tick: shortSeconds, least: 0.01, lines: [["first_p50", "decode", "p50"], ["first_p95", "prefill", "p95"], ["first_p99", "preempted", "p99"]] },
+  { title: "Between tokens", show: seconds, tick: shortSeconds, least: 0.01, lines: [["inter_p50", "decode", "p50"], ["inter_p95", "prefill", "p95"], ["inter_p99", "preempted", "p99"]] },
   { title: "Requests", show: count, least: 4, lines: [["running", "decode", "running"], ["batch", "own", "rows/step"], ["waiting", "prefill", "waiting"]] },
   { title: "Share of the time", show: percent, top: 1, lines: [["worker_busy", "decode", "worker"], ["planning", "prefill", "planning"], ["idle", "faint", "idle"]] },
   { title: "KV memory", show: percent, top: 1, lines: [["kv_running", "block-running", "running"], ["kv_cached", "block-cached", "cached"], ["hit_rate", "block-shared", "hits"]] },
@@ -111,7 +111,7 @@ export class Charts {
       scales: { x: { time: true }, y: { range: (self, low, high) => [0, chart.top ?? Math.max(high ?? 0, chart.least) * 1.1] } },
       axes: [
         { ...axis, size: 22, space: 70, values: (self, ticks) => ticks.map((tick) => clock(tick).slice(0, this.span > 120 ? 5 : 8)) },
-        { ...axis, size: 52, space: 28, values: (self, ticks) => ticks.map((tick) => chart.show(tick)) },
+        { ...axis, size: 52, space: 28, values: (self, ticks) => ticks.map((tick) => (tick ? (chart.tick ?? chart.show)(tick) : "0")) },
       ],
       series: [{}, ...chart.lines.map(([, tint]) => ({ stroke: colour(tint), width: 1.5, points: { show: false }, spanGaps: false }))],
       hooks: { setCursor: [tell], setData: [tell] },

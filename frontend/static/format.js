@@ -19,6 +19,11 @@ export function seconds(value) {
   return all < 3600 ? `${Math.floor(all / 60)} min ${all % 60} s` : `${Math.floor(all / 3600)} h ${Math.floor((all % 3600) / 60)} min`;
 }
 
+// Seconds on an axis: short.
+export function shortSeconds(value) {
+  return value < 60 ? seconds(value).replace(".0 ", " ") : `${Number((value / 60).toFixed(1))} min`;
+}
+
 export const percent = (share, digits = 0) => (share == null ? "–" : `${(share * 100).toFixed(digits)} %`);
 
 export function bytes(value) {

@@ -13,7 +13,7 @@ Pair = tuple[Frontend, Peers]
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Pair]:
-    with tempfile.TemporaryDirectory(prefix="pw-") as folder, running(Path(folder)) as pair:
+    with tempfile.TemporaryDirectory(prefix="pw-") as folder, running(Path(folder), max_unsent_bytes=64 << 20) as pair:
         yield pair
 
 

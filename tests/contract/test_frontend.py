@@ -392,7 +392,7 @@ def test_sigterm_ends_what_does_not_end_itself(run_dir: Path) -> None:
             keys = {peers.expect(Generate).keys[0], peers.expect(Generate).keys[0]}
             for key in keys:
                 peers.send(Started(key, 1))
-            read_until(stream, b'"role":"assistant"')
+            read_until(stream, b"event-stream")
             assert DRAIN_SECONDS + GOODBYE_SECONDS < STAGE_SECONDS  # when the supervisor would kill it
             assert frontend.terminate() == 0
             assert b" 503 " in read_until(plain, b"shutting down")

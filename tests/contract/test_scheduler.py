@@ -174,6 +174,7 @@ def test_phases_facts_service_and_exit(start: Callable[..., Neighbours]) -> None
         "running": 0,
         "waiting": 0,
         "waiting_tokens": 0,
+        "live_tokens": 0,
         "slots": 4,
         "slots_used": 0,
         "blocks": 24,

@@ -1,15 +1,9 @@
 """The supervisor alone over its real sockets: start-up, deaths, silence, stopping, and that nothing outlives it."""
 
-import contextlib
-import json
 import os
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import psutil
@@ -17,71 +11,11 @@ import pytest
 import zmq
 
 from launcher.control import ask
-from launcher.supervisor import STOP_SECONDS
-from messages.cluster import ClusterState, Hung, ProcessReport, ProcessState, StatusQuery, StopCommand, Stopping
-from tests.support.fake_cluster import FakeSpec, Setup
-from tests.support.fake_process import FakeArgs
+from launcher.supervisor import STAGE_SECONDS
+from messages.cluster import ClusterState, Hung, ProcessReport, StopCommand, Stopping
+from tests.support.supervised import LIMIT, fake, spec
 from transport.reports import CLUSTER_FEED, SUPERVISOR
 from transport.sockets import Outbox, Subscription, address
-
-ROOT = Path(__file__).resolve().parents[2]
-LIMIT = 30.0
-
-
-class Fake:
-    """A supervisor process over fake children."""
-
-    def __init__(self, process: "subprocess.Popen[str]", run_dir: Path) -> None:
-        self.process = process
-        self.run_dir = run_dir
-        self.events: list[tuple[str, str]] = []
-
-    def until(self, kind: str) -> str:
-        """The text of the next event of this kind."""
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            event = json.loads(line)
-            self.events.append((event[0], event[1]))
-            if event[0] == kind:
-                return str(event[1])
-        raise AssertionError(f"no event {kind}: {self.events}")
-
-    def end(self) -> int:
-        """Wait for the end, keeping the remaining events; the exit code."""
-        with contextlib.suppress(AssertionError):
-            self.until("nothing")
-        return self.process.wait(timeout=LIMIT)
-
-    def state(self) -> ClusterState:
-        answer = ask(self.run_dir, StatusQuery())
-        assert isinstance(answer, ClusterState)
-        return answer
-
-    def one(self, name: str) -> ProcessState:
-        return next(process for process in self.state().processes if process.name == name)
-
-    def wait_for(self, condition: Callable[[ClusterState], bool]) -> ClusterState:
-        limit = time.monotonic() + LIMIT
-        while not condition(state := self.state()):
-            assert time.monotonic() < limit, state
-            time.sleep(0.02)
-        return state
-
-
-@contextlib.contextmanager
-def fake(run_dir: Path, *processes: FakeSpec, startup_timeout: float = 20.0, hang_timeout: float = 60.0) -> Iterator[Fake]:
-    setup = Setup(run_dir=str(run_dir), processes=list(processes), startup_timeout=startup_timeout, hang_timeout=hang_timeout)
-    command = [sys.executable, "-m", "tests.support.fake_cluster", msgspec.json.encode(setup).decode()]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
-        running = Fake(process, run_dir)
-        try:
-            yield running
-        finally:
-            process.kill()
-
-
-def spec(run_dir: Path, name: str, stage: int = 0, **behaviour: Any) -> FakeSpec:
-    return FakeSpec(args=FakeArgs(name=name, incarnation=0, run_dir=str(run_dir), **behaviour), stage=stage)
 
 
 def is_gone(pid: int) -> bool:
@@ -210,7 +144,7 @@ def test_a_deaf_process_is_killed_at_the_deadline(run_dir: Path) -> None:
         began = time.monotonic()
         ask(run_dir, StopCommand(deadline=1.0))
         assert cluster.end() == 0
-        assert 0.9 < time.monotonic() - began < STOP_SECONDS
+        assert 0.9 < time.monotonic() - began < STAGE_SECONDS
 
 
 def test_a_second_signal_ends_everything_at_once(run_dir: Path) -> None:
@@ -221,7 +155,7 @@ def test_a_second_signal_ends_everything_at_once(run_dir: Path) -> None:
         cluster.wait_for(lambda state: state.phase == "stopping")
         cluster.process.send_signal(signal.SIGTERM)
         assert cluster.end() == 130
-        assert time.monotonic() - began < STOP_SECONDS
+        assert time.monotonic() - began < STAGE_SECONDS
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, "stop"])

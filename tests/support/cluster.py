@@ -47,13 +47,14 @@ class Cluster:
 
     def state(self) -> ClusterState:
         """The supervisor's view now."""
-        return query(RunningCluster(self.run_dir, self._info()))
+        return query(RunningCluster(self.run_dir, self.info()))
 
     def pids(self) -> dict[str, int]:
         """Process ids by name (frontend0, tokenizer0, scheduler, worker0)."""
         return {process.name: process.pid for process in self.state().processes}
 
-    def _info(self) -> ClusterInfo:
+    def info(self) -> ClusterInfo:
+        """As far as commands need it."""
         return ClusterInfo(pid=self.pid, host="127.0.0.1", port=self.port, url=self.url, model=self.model, started=0.0)
 
 

@@ -6,8 +6,11 @@ from pathlib import Path
 
 import msgspec
 
+from launcher.errors import LauncherError
+from launcher.serving import Serving
 from launcher.specs import ProcessSpec
 from launcher.supervisor import Supervisor
+from messages.change import ModelOptions
 from messages.cluster import ClusterState
 from tests.support.fake_process import FakeArgs
 
@@ -22,6 +25,34 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     processes: list[FakeSpec]
     startup_timeout: float = 20.0
     hang_timeout: float = 60.0
+    grace: float = 20.0
+    others: dict[str, list[FakeSpec]] = {}
+
+
+class FakeOffers:
+    """The model "fake" of a setup, and its others by their names."""
+
+    def __init__(self, setup: Setup) -> None:
+        self._models = {"fake": setup.processes, **setup.others}
+        self._model = self._offered = "fake"
+
+    def now(self) -> Serving:
+        self._offered = self._model
+        return self._serving(self._model)
+
+    def offer(self, changes: ModelOptions) -> Serving:
+        name = self._model if changes.model_name is msgspec.UNSET else changes.model_name
+        if name not in self._models:
+            raise LauncherError(f"there is no {name}")
+        self._offered = name
+        return self._serving(name)
+
+    def adopt(self) -> None:
+        self._model = self._offered
+
+    def _serving(self, name: str) -> Serving:
+        specs = [ProcessSpec(package="tests.support.fake_process", args=fake.args, stage=fake.stage) for fake in self._models[name]]
+        return Serving(model=name, created=0, specs=specs)
 
 
 class Events:
@@ -46,8 +77,7 @@ class Events:
 
 def main() -> int:
     setup = msgspec.json.decode(sys.argv[1], type=Setup)
-    specs = [ProcessSpec(package="tests.support.fake_process", args=fake.args, stage=fake.stage) for fake in setup.processes]
-    return Supervisor(specs, Path(setup.run_dir), "fake", Events(), setup.startup_timeout, setup.hang_timeout).run()
+    return Supervisor(FakeOffers(setup), Path(setup.run_dir), Events(), setup.startup_timeout, setup.hang_timeout, setup.grace).run()
 
 
 if __name__ == "__main__":

@@ -4,10 +4,15 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 
-from messages.cluster import LOADING, READY, STOPPING
+import zmq
+
+from launcher.intake import FRONTEND
+from messages.cluster import BEGUN, INTAKE, LOADING, OPEN, READY, STOPPING, ClusterState
 from transport.lifetime import Lifetime, ProcessArgs, read_arguments
-from transport.reports import Reporter
+from transport.reports import CLUSTER_FEED, Reporter
+from transport.sockets import Subscription
 
 
 class FakeArgs(ProcessArgs, frozen=True, kw_only=True):
@@ -15,7 +20,10 @@ class FakeArgs(ProcessArgs, frozen=True, kw_only=True):
 
     `slow`: seconds of loading.
 
-    `dies_after`: exit with code 4 when it has been ready for so many seconds.
+    `dies_after`: exit with code 4 when it has been ready for so many seconds. `model` is said at the start.
+
+    One whose name begins with "frontend" follows the cluster as a real one does, and says that it has the requests that the file `requests` in the
+    run directory tells: how many, and for how many of them something has been generated.
     """
 
     fail_starts: tuple[int, ...] = ()
@@ -23,13 +31,34 @@ class FakeArgs(ProcessArgs, frozen=True, kw_only=True):
     deaf: bool = False
     slow: float = 0.0
     dies_after: float | None = None
+    model: str = ""
+
+
+def follow(args: FakeArgs, lifetime: Lifetime, reporter: Reporter) -> None:
+    """A frontend's life until it is told to end. What has begun ends when the cluster says so."""
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    feed: Subscription[ClusterState] = Subscription(context, args.run_dir, CLUSTER_FEED, ClusterState)
+    file, intake = Path(args.run_dir, "requests"), -1
+    while not lifetime.stopping.wait(0.02):
+        state = feed.latest()
+        if state is None:
+            continue
+        if state.cutting:
+            file.write_text("0 0")
+        opened, begun = map(float, file.read_text().split()) if file.exists() else (0.0, 0.0)
+        reporter.numbers({INTAKE: float(state.intake), OPEN: opened, BEGUN: begun}, {"starts": 1.0})
+        if state.intake != intake:
+            intake = state.intake
+            reporter.phase(READY)
+    feed.close()
+    context.term()
 
 
 def main() -> int:
     args = read_arguments(FakeArgs)
     lifetime = Lifetime(args)
     reporter = Reporter(args)
-    print(f"{args.name} begins {args.incarnation}", flush=True)
+    print(f"{args.name} begins {args.incarnation} {args.model}".rstrip(), flush=True)
     reporter.phase(LOADING, "loading weights 43 %", 0.43)
     if args.incarnation in args.fail_starts:
         print("RuntimeError: the weights are not there", file=sys.stderr, flush=True)
@@ -41,7 +70,9 @@ def main() -> int:
     reporter.facts(context=64)
     reporter.numbers({}, {"starts": 1.0})
     reporter.phase(READY)
-    if not lifetime.stopping.wait(args.dies_after):
+    if args.name.startswith(FRONTEND):
+        follow(args, lifetime, reporter)
+    elif not lifetime.stopping.wait(args.dies_after):
         return 4
     if args.deaf:
         time.sleep(60)

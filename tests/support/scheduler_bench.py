@@ -129,6 +129,7 @@ class Bench:
         self.args = arguments(**changes)
         self._sessions = count(1)
         self.admits: list[Admit] = []
+        self.deadlines: dict[int, float] = {}
         self.engine = Engine(self.args, lambda: next(self._sessions))
         self.worker = NullWorker(geometry or attached(), self.args.run_ahead)
         self.clients = {name: Client() for name in self.args.tokenizers}
@@ -153,6 +154,7 @@ class Bench:
         constraints: Constraints | None = None,
         banned: list[list[int]] | None = None,
         pooling: Pooling = "",
+        timeout: float | None = None,
     ) -> list[int]:
         """Send an Admit; returns its keys. Seeds default to the keys."""
         keys = [next(self._keys) for _ in range(n)]
@@ -170,8 +172,10 @@ class Bench:
             constraints=constraints,
             banned=banned or [],
             pooling=pooling,
+            timeout=timeout,
         )
         self.admits.append(admit)
+        self.deadlines |= {} if timeout is None else dict.fromkeys(keys, self.now + timeout)
         self.engine.receive(admit, self.now)
         self.flush()
         return keys
@@ -196,7 +200,8 @@ class Bench:
                 client.states.pop(key, None)
             if keys:
                 resumed = [pack_i32(client.tokens.get(key, [])) for key in keys]
-                again = replace(admit, keys=keys, seeds=[seeds[key] for key in keys], sampling=sampling, resumed=resumed)
+                left = max(0.0, self.deadlines[keys[0]] - self.now) if keys[0] in self.deadlines else None
+                again = replace(admit, keys=keys, seeds=[seeds[key] for key in keys], sampling=sampling, resumed=resumed, timeout=left)
                 self.engine.receive(again, self.now)
                 self.flush()
 

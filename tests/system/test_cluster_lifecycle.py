@@ -136,7 +136,7 @@ def test_a_model_that_cannot_be_loaded_ends_the_start(models: Path, run_dir: Pat
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT], ids=["term", "int"])
 def test_signals_end_it_in_order_while_a_request_runs(models: Path, signum: signal.Signals) -> None:
-    with running_cluster(models / "dice-byte", stop_check=False) as cluster:
+    with running_cluster(models / "dice-byte", "--grace", "1", stop_check=False) as cluster:
         pids = cluster.pids().values()
         with client_stream(cluster, 100_000) as answer:
             cluster.process.send_signal(signum)

@@ -18,12 +18,13 @@ import zmq
 from tests.support.certificates import make_certificate
 from tests.support.cluster import ROOT, Cluster, environment, running_cluster
 from tests.support.frames import INBOXES, Frames
-from transport.key_file import new_key
+from transport.key_file import KeyLimits, new_key
 from transport.sockets import address
 from transport.tls import pinned_context
 
 OTHER = {"frontend1"}
 """Gets no frames: one of its kind is enough."""
+FEW = 6
 OUTSIDE = "a-key-from-the-environment"
 Kept = tuple[Cluster, dict[str, str], Path]
 
@@ -34,7 +35,7 @@ def kept(models: Path) -> Iterator[Kept]:
     with tempfile.TemporaryDirectory(prefix="pw-") as name, pytest.MonkeyPatch.context() as patch:
         patch.setenv("PAGEWIRE_API_KEY", OUTSIDE)
         folder = Path(name)
-        made = {who: new_key(who) for who in ("alice", "bob")}
+        made = {who: new_key(who) for who in ("alice", "bob")} | {"few": new_key("few", limits=KeyLimits(rpm=FEW))}
         file = folder / "keys"
         file.write_text("".join(line.text() + "\n" for _, line in made.values()))
         file.chmod(0o600)
@@ -82,6 +83,15 @@ def test_both_frontends_know_the_keys(kept: Kept) -> None:
     for name, expected in (("alice", 200), ("bob", 404), ("environment", 200)):  # whichever frontend is asked
         for _ in range(4):
             assert ask(kept, kept[1][name], "GET", f"/v1/requests/{done['id']}")[0] == expected
+
+
+def test_both_frontends_count_a_key_once(kept: Kept) -> None:
+    """Connections go to either of them; a minute's worth of requests is let in, and what comes back of it meanwhile."""
+    began = time.monotonic()
+    statuses = [ask(kept, kept[1]["few"], "POST", "/v1/completions", {"prompt": "A", "max_tokens": 1})[0] for _ in range(3 * FEW)]
+    back = int((time.monotonic() - began) * FEW / 60)
+    assert set(statuses) == {200, 429}
+    assert FEW <= statuses.count(200) <= FEW + back + 1
 
 
 def test_no_tenant_finds_the_prompts_of_another_in_the_cache(kept: Kept) -> None:

@@ -200,3 +200,31 @@ async def test_one_of_several_frontends_says_nothing_before_it_knows_of_the_othe
     assert caught.value.status == 503
     view.update(ClusterState(ready=False, phase=READY, reason="", model="m", started=0.0, processes=[]))
     assert (await health.metrics(core, make_mocked_request("GET", "/metrics"))).status == 200
+
+
+def test_what_was_counted_for_a_model_stays_under_its_name_when_another_one_comes() -> None:
+    """The frontend that is asked knows only the new one: it was started again after it came."""
+    view = view_of()
+    here, there = Metrics("new", view, "frontend0"), Metrics("m", view, "frontend1")
+    there.ended(accepted(there, 2).sequences[0], "stop")
+    there.inter_token.observe([(0.02, 3)])
+    there.requests_live.inc()
+    there.serve("new")
+    there.serve("new")
+    there.requests_live.inc()
+    accepted(there, 1)
+    there.inter_token.observe([(0.02, 4)])
+    view.update(ClusterState(ready=True, phase=READY, reason="", model="new", started=0.0, processes=[told("frontend1", there)]))
+    for metrics in (here, there):
+        found = samples(metrics)
+
+        def of(name: str, model: str, labels: str = "", found: dict[str, float] = found) -> float | None:
+            return found.get(f'pagewire_{name}{{{labels}model_name="{model}"}}')
+
+        assert (of("sequences_started_total", "m"), of("sequences_started_total", "new")) == (2, 1)
+        assert (of("inter_token_latency_seconds_count", "m"), of("inter_token_latency_seconds_count", "new")) == (3, 4)
+        assert of("inter_token_latency_seconds_bucket", "m", 'le="0.025",') == 3
+        assert (of("request_prompt_tokens_sum", "m"), of("request_prompt_tokens_sum", "new")) == (5, 5)
+        assert of("request_success_total", "m", 'finished_reason="stop",') == 1
+        assert (of("requests_live", "m"), of("requests_live", "new"), of("sequences_live", "new")) == (None, 2, 2)
+        assert of("cluster_ready", "new") == 0

@@ -2,6 +2,7 @@
 
 import asyncio
 from array import array
+from typing import Any
 
 import msgspec
 import pytest
@@ -48,6 +49,12 @@ class Bench:
         self.metrics = Metrics("m", self.view)
         self.outbox = Outbox()
         self.dispatcher = Dispatcher("frontend0", dict.fromkeys(("tokenizer0", "tokenizer1"), self.outbox), self.view, self.metrics)
+        self.told: dict[str, Any] = {"model": "m"}
+        self.hear()
+
+    def tell(self, **fields: Any) -> None:
+        """The supervisor says so too, and the dispatcher follows it."""
+        self.told |= fields
         self.hear()
 
     def hear(self, **changes: tuple[int, str]) -> None:
@@ -57,7 +64,7 @@ class Bench:
             ProcessState(name=name, incarnation=number, pid=1, phase=phase, facts={"context": 100} if name == "scheduler" and phase == READY else {})
             for name, (number, phase) in self.processes.items()
         ]
-        self.view.update(ClusterState(ready=True, phase=READY, reason="", model="m", started=0.0, processes=processes))
+        self.view.update(ClusterState(ready=True, phase=READY, reason="", started=0.0, processes=processes, **self.told))
         self.dispatcher.follow()
 
     def ask(self, n: int = 1, prompts: int = 1) -> tuple[Run, list[int]]:

@@ -16,7 +16,7 @@ from frontend.tracing import Tracing
 from messages.cluster import READY, ClusterState, ProcessState
 from messages.request import Cancel, Generate, TextPrompt
 from messages.sampling import SamplingParams, StopRules
-from messages.text import Begun, Ended, Problem, Started, TextDelta, Texts
+from messages.text import Begun, Ended, Problem, Started, TextDelta, Texts, TokenLogprob
 from transport import trace_file
 from transport.columns import pack_f32
 from transport.trace import Trace
@@ -328,3 +328,56 @@ async def test_what_was_accepted_is_traced(bench: Bench, tmp_path: Path) -> None
         {"prompt_tokens": 5, "tokens": 2, "choice": 0, "end": "stop"},
         {"prompt_tokens": 5, "tokens": 0, "choice": 1, "end": "abort"},
     )
+
+
+async def test_a_timeout_goes_along_and_the_run_ends_by_itself_when_nobody_ends_it(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("frontend.streams.GRACE_SECONDS", 0.02)
+    run = bench.dispatcher.open(timeout=0.03)
+    [key] = bench.dispatcher.new_keys(1)
+    run.generate(Generate(frontend="frontend0", keys=[key], seeds=[0], prompt=TextPrompt("A"), sampling=SamplingParams(), stop=StopRules()))
+    [sent] = [message for message in bench.outbox.sent if isinstance(message, Generate)]
+    assert sent.timeout is not None
+    assert 0.0 < sent.timeout <= 0.03
+    with pytest.raises(ApiError) as caught:
+        await run.everything()
+    assert (caught.value.status, caught.value.code) == (504, "deadline_exceeded")
+    assert bench.outbox.cancelled() == [key]
+    assert not bench.dispatcher._live
+    ended = bench.dispatcher.open(timeout=0.01)
+    ended.close()
+    await asyncio.sleep(0.05)
+    assert ended.problem is None
+
+
+async def test_a_run_that_is_sent_again_has_the_time_that_is_left(bench: Bench) -> None:
+    run = bench.dispatcher.open(timeout=50.0)
+    [key] = bench.dispatcher.new_keys(1)
+    run.generate(Generate(frontend="frontend0", keys=[key], seeds=[0], prompt=TextPrompt("A"), sampling=SamplingParams(), stop=StopRules()))
+    assert run.deadline is not None
+    run.deadline -= 20.0
+    bench.hear(2)
+    bench.dispatcher.follow()
+    timeouts = [message.timeout for message in bench.outbox.sent if isinstance(message, Generate)]
+    assert [timeout is not None and round(timeout) for timeout in timeouts] == [50, 30]
+    run.deadline -= 40.0
+    bench.hear(3)
+    bench.dispatcher.follow()
+    assert run.problem is not None
+    assert run.problem.code == "deadline_exceeded", "there is no time left"
+    run.close()
+
+
+async def test_the_events_that_wait_are_weighed(bench: Bench) -> None:
+    run, [key] = bench.run()
+    run.writer = lambda: False
+    bench.dispatcher.receive(Started(key, 3))
+    weights = [run.weight()]
+    for message in (Texts([key], ["x" * 1000], [1], bytes(4)), TextDelta(key, "y", [1] * 50, [TokenLogprob(1, b"y", 0.0, [(1, b"y", 0.0)] * 20)])):
+        bench.dispatcher.receive(message)
+        weights.append(run.weight())
+    assert weights[0] == 0
+    assert 1000 < weights[1] < 1300
+    assert weights[2] - weights[1] > 21 * 100 + 50 * 30
+    assert run.weight() == weights[2]
+    run.taken()
+    assert run.weight() == 0

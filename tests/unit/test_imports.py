@@ -41,6 +41,10 @@ CLI = {
     "bench kernels": "--json --only --seconds",
     "bench offline": f"{ENGINE} --workload",
     "bench frontend": "--big-prompt --frontends --json --rates --seconds --streams",
+    "bench overload": (
+        "--capacity --json --loads --max-tokens --model --paced --port --prompt-tokens --queue-seconds --seconds --seed --slots --start --start-args "
+        "--streams --timeout --trace --ttft --url"
+    ),
     "bench scheduler": "--json --no-growth --rows --run-ahead --steps",
     "bench single": ENGINE,
     "bench serve": (
@@ -50,18 +54,28 @@ CLI = {
     ),
     "chat": SAMPLING,
     "top": "--interval --once --port --url",
+    "cluster drain": "--port --wait",
+    "cluster reload": (
+        "--block-size --chat-template --chunk-tokens --device --dtype --dummy-weights --generation-config --gpu-memory-utilization --kv-dtype "
+        "--kv-tokens --max-context --max-slots --max-step-tokens --model --now --port --prefix-cache --run-ahead --served-model-name --target-itl "
+        "--threads --wait --weights"
+    ),
+    "cluster restart": "--port --wait",
+    "cluster resume": "--port",
     "cluster start": (
-        "--access-log --api-keys --block-size --chat-template --chunk-tokens --cors-origin --detach --device --dtype --dummy-weights "
-        "--frontends --generation-config --gpu-memory-utilization --hang-timeout --host --journal --kv-dtype --kv-tokens --log-format "
-        "--log-level --max-connections --max-context --max-queue --max-queue-tokens --max-slots --max-step-tokens --model "
-        "--otlp-endpoint --port --prefix-cache --record --record-tokens --run-ahead --served-model-name --startup-timeout "
-        "--target-itl --threads --tls-cert --tls-key --tokenizers --trace --weights"
+        "--access-log --api-keys --block-size --chat-template --chunk-tokens --cors-origin --default-timeout --detach --device --dtype "
+        "--dummy-weights --frontends --generation-config --gpu-memory-utilization --grace --hang-timeout --host --journal --kv-dtype --kv-tokens "
+        "--log-format --log-level --max-connections --max-context --max-live-tokens --max-queue --max-queue-seconds --max-queue-tokens "
+        "--max-slots --max-step-tokens --max-timeout --max-unsent-bytes --model --otlp-endpoint --port --prefix-cache --record "
+        "--record-tokens --run-ahead --served-model-name --startup-timeout --target-itl --threads --tls-cert --tls-key --tokenizers --trace "
+        "--weights"
     ),
     "cluster status": "--json --port",
-    "cluster stop": "--port --timeout",
+    "cluster stop": "--drain --port --timeout",
     "doctor": "--json",
     "generate": f"--chat --ignore-eos --json {SAMPLING} prompt",
-    "keys add": "--admin --file --tenant name",
+    "keys add": "--admin --file --requests --rpm --tenant --tpm name",
+    "keys limit": "--file --requests --rpm --tpm name",
     "keys list": "--file",
     "keys remove": "--file name",
     "model inspect": "--json model",
@@ -69,9 +83,9 @@ CLI = {
     "model pull": "--wheel name",
     "replay": "--device --model --threads --timeout file",
     "simulate": (
-        "--answer-tokens --block-size --blocks --chunk-tokens --cost-model --fit --json --max-context --max-queue --max-queue-tokens --max-slots "
-        "--max-step-tokens --max-tokens --plot --prefix-cache --prompt-tokens --rate --replay --requests --run-ahead --seed --slots --speed "
-        "--system-tokens --target-itl --think --turns --user-tokens --users --workload recording"
+        "--answer-tokens --block-size --blocks --chunk-tokens --cost-model --fit --json --max-context --max-live-tokens --max-queue "
+        "--max-queue-seconds --max-queue-tokens --max-slots --max-step-tokens --max-tokens --plot --prefix-cache --prompt-tokens --rate --replay "
+        "--requests --run-ahead --seed --slots --speed --system-tokens --target-itl --think --turns --user-tokens --users --workload recording"
     ),
     "trace steps": "--count --first --json --kind file",
     "trace summary": "--json --rows file",

@@ -14,7 +14,7 @@ from frontend.errors import ApiError
 from launcher.cli import main
 from launcher.errors import LauncherError
 from launcher.security import Security, security_from
-from transport.key_file import KeyFileError, given_key, new_key, parse, read_keys, salt_of
+from transport.key_file import KeyFileError, KeyLimits, given_key, new_key, parse, read_keys, salt_of
 from transport.private_file import PrivateFileError
 
 HASH = "sha256$" + "0" * 16 + "$" + "0" * 64
@@ -60,6 +60,11 @@ def test_a_key_is_kept_as_a_salted_hash() -> None:
         (f"alice:{HASH}:root", "options of a key"),
         (f"alice:{HASH}:tenant=a,tenant=b", "options of a key"),
         (f"alice:{HASH}:tenant=/", "the tenant of a key"),
+        (f"alice:{HASH}:rpm=0", "options of a key"),
+        (f"alice:{HASH}:rpm=1e3", "options of a key"),
+        (f"alice:{HASH}:tpm=1000000000000", "options of a key"),
+        (f"alice:{HASH}:requests=2,requests=3", "each at most once"),
+        (f"alice:{HASH}:admin,admin", "each at most once"),
         (f"alice:{HASH}\nalice:{HASH.replace('0' * 16, '1' * 16)}", "name of the key 'alice' comes twice"),
         (f"alice:{HASH}\nbob:{HASH}", "salt of the key 'bob' comes twice"),
         ("\n".join(f"a{i}:{HASH}" for i in range(10_001)), "more than 10000"),
@@ -172,8 +177,27 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert sorted(os.listdir(path.parent)) == ["keys"]
 
 
+def test_limits_of_a_key_are_set_and_changed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "keys"
+    file = ["--file", str(path)]
+    assert main(["keys", "add", "alice", "--requests", "4", "--tpm", "100_000", *file]) == 0
+    key = capsys.readouterr().out.strip()
+    assert Access(str(path)).caller({"x-api-key": key}).limits == KeyLimits(requests=4, tpm=100_000)
+    assert path.read_text().splitlines()[-1].endswith(":requests=4,tpm=100000")
+    assert main(["keys", "limit", "alice", "--rpm", "60", "--requests", "0", *file]) == 0
+    assert "alice: rpm=60, tpm=100000" in capsys.readouterr().err
+    assert Access(str(path)).caller({"x-api-key": key}).limits == KeyLimits(rpm=60, tpm=100_000)
+    assert main(["keys", "list", *file]) == 0
+    assert capsys.readouterr().out.split() == ["alice", "tenant", "alice", "rpm=60", "tpm=100000"]
+    assert main(["keys", "limit", "bob", *file]) == 1
+    assert main(["keys", "limit", "alice", "--rpm", "0", "--tpm", "0", *file]) == 0
+    assert "alice: no limits" in capsys.readouterr().err
+    assert not Access(str(path)).caller({"x-api-key": key}).limits
+
+
 def start_options(**options: Any) -> argparse.Namespace:
     none = {"api_keys": None, "tls_cert": None, "tls_key": None, "cors_origin": None, "max_connections": 4096, "host": "127.0.0.1"}
+    none |= {"max_unsent_bytes": 1 << 20}
     return argparse.Namespace(**none | options)
 
 

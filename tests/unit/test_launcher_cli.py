@@ -11,7 +11,7 @@ import pagewire
 from launcher.bench import start_arguments
 from launcher.cli import build_parser, main
 from launcher.errors import program
-from launcher.start import _threads
+from launcher.start import threads_from
 
 ROOT = Path(__file__).resolve().parents[2]
 START_OPTIONS = {
@@ -20,7 +20,8 @@ START_OPTIONS = {
     *("--frontends", "--log-level", "--startup-timeout", "--gpu-memory-utilization", "--hang-timeout", "-h", "--help"),
     *("--max-queue-tokens", "--run-ahead", "--prefix-cache", "--target-itl", "--record", "--record-tokens"),
     *("--generation-config", "--kv-dtype", "--weights", "--trace", "--access-log", "--log-format", "--otlp-endpoint", "--journal"),
-    *("--api-keys", "--tls-cert", "--tls-key", "--cors-origin", "--max-connections"),
+    *("--api-keys", "--tls-cert", "--tls-key", "--cors-origin", "--max-connections", "--max-unsent-bytes", "--grace"),
+    *("--max-live-tokens", "--max-queue-seconds", "--default-timeout", "--max-timeout"),
 }
 
 
@@ -33,9 +34,10 @@ def command(*path: str) -> argparse.ArgumentParser:
 
 def test_commands() -> None:
     assert set(_choices(command())) == {"cluster", "chat", "generate", "model", "doctor", "simulate", "replay", "bench", "trace", "keys"}
-    assert set(_choices(command("cluster"))) == {"start", "status", "stop"}
+    assert set(_choices(command("cluster"))) == {"start", "status", "stop", "drain", "resume", "reload", "restart"}
     assert set(_choices(command("model"))) == {"list", "pull", "inspect"}
-    assert set(_choices(command("bench"))) == {"serve", "chat", "frontend", "scheduler", "kernels", "offline", "single", "batch64"}
+    assert set(_choices(command("bench"))) == {"serve", "chat", "frontend", "scheduler", "kernels", "offline", "single", "batch64", "overload"}
+    assert set(_choices(command("keys"))) == {"add", "limit", "list", "remove"}
 
 
 def _choices(parser: argparse.ArgumentParser) -> list[str]:
@@ -139,8 +141,8 @@ def test_arguments_that_name_no_model(model: str, message: str, capsys: pytest.C
 
 
 def test_threads_are_no_more_than_cores(capsys: pytest.CaptureFixture[str]) -> None:
-    assert _threads(1) == 1
-    assert _threads(4096) < 4096
+    assert threads_from(1) == 1
+    assert threads_from(4096) < 4096
     assert "warning: --threads 4096 is over" in capsys.readouterr().err
 
 

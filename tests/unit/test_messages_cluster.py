@@ -1,5 +1,6 @@
 """What the state of the cluster adds up."""
 
+from messages.change import DONE, FAILED, LOADING, Change
 from messages.cluster import READY, ProcessState
 
 
@@ -11,3 +12,7 @@ def test_counters_over_all_lives_of_a_process() -> None:
 
 def test_counters_of_a_process_that_never_died() -> None:
     assert ProcessState(name="scheduler", incarnation=1, pid=1, phase=READY, counters={"steps": 3.0}).lifetime() == {"steps": 3.0}
+
+
+def test_a_change_is_over_when_it_is_done_or_has_failed() -> None:
+    assert [Change(number=1, kind="reload", phase=phase, model="m").over for phase in (LOADING, DONE, FAILED)] == [False, True, True]

@@ -45,7 +45,7 @@ def make_core(tokenizer: Tokenizer, model: str = "m") -> Core:
     view = ClusterView(args.tokenizers)
     scheduler = ProcessState(name="scheduler", incarnation=1, pid=2, phase=READY, facts={"context": 100})
     processes = [ProcessState(name="tokenizer0", incarnation=1, pid=1, phase=READY), scheduler]
-    view.update(ClusterState(ready=True, phase=READY, reason="", model="m", started=0.0, processes=processes))
+    view.update(ClusterState(ready=True, phase=READY, reason="", model=model, started=0.0, processes=processes))
     metrics = Metrics("m", view)
     return Core(args, view, metrics, Dispatcher("frontend0", {"tokenizer0": tokenizer}, view, metrics))
 
@@ -160,3 +160,32 @@ async def test_a_mistake_of_ours_is_an_end(caplog: Any) -> None:
     await settled()
     assert (kept.body.status, kept.body.error and kept.body.error.code) == ("failed", "internal_error")
     assert "Traceback" in caplog.text
+
+
+async def test_what_was_accepted_is_finished_when_the_cluster_drains_and_waits_when_another_model_comes() -> None:
+    """It says from the beginning of which model it is: it is not made by another one."""
+    tokenizer = Tokenizer()
+    core = make_core(tokenizer)
+    state = core.view.state
+    assert state is not None
+
+    def hear(**fields: Any) -> None:
+        core.view.update(msgspec.structs.replace(state, **fields))
+        core.dispatcher.follow()
+
+    core.responses.places = asyncio.Semaphore(1)
+    kept = [await begin(core, number) for number in range(2)]
+    await settled()
+    hear(draining=True)
+    answer(core, tokenizer.asked[0])
+    await settled()
+    assert [message.seeds for message in tokenizer.asked] == [[0], [1]]
+    hear(holding=True)
+    hear(holding=True, serving=1)
+    assert kept[1].body.status == "queued"
+    hear(serving=1, model="new")
+    await settled()
+    assert [each.body.status for each in kept] == ["completed", "failed"]
+    assert kept[1].body.error is not None
+    assert kept[1].body.error.code == "model_not_found"
+    assert len(tokenizer.asked) == 2

@@ -93,13 +93,11 @@ def test_a_prediction_counts_the_sequences_that_must_end() -> None:
     (first,) = bench.admit(prompt_of(8, 1))
     (second,) = bench.admit(prompt_of(8, 2))
     bench.plan()
-    speed = bench.engine._throughput.seconds_for(1.0)
-    answer = bench.engine.tally.generated_per_sequence
+    forecast, session = bench.engine._forecast, bench.engine.session
+    assert session is not None
     head, behind = ask(bench, first, second)
-    assert speed is not None
-    assert answer >= 10
-    assert head.first_token_seconds == pytest.approx((8 + answer) * speed)
-    assert behind.first_token_seconds == pytest.approx((8 + 8 + 2 * answer) * speed)
+    assert head.first_token_seconds == pytest.approx((9 + 2) * 0.01 + (forecast.reading(session, 8) or 0.0))  # of 10 tokens each
+    assert behind.first_token_seconds == pytest.approx((9 + 2 + 10 + 2) * 0.01 + (forecast.reading(session, 8) or 0.0))
 
 
 def test_the_head_waits_for_blocks() -> None:

@@ -40,7 +40,7 @@ OPENINGS = [prompt_of(CONTEXT, opening) for opening in range(3)]
 DRAINED = Problem(status=503, code="shutting_down", message="the server is shutting down")
 MUST_HAPPEN = (
     "preemptions", "evicted_blocks", "copied_blocks", "prefix_hits", "swaps", "seen", "restarts", "failed_steps", "trials", "429", "idle", "scored",
-    "biased", "resumed",
+    "biased", "resumed", "expired",
 )  # fmt: skip
 
 TOKENIZERS = ["tokenizer0", "tokenizer1"]
@@ -92,6 +92,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         target_itl=st.sampled_from([None, None, 0.004, 0.05]),
         max_queue=st.sampled_from([1, 8, 32, 64]),
         max_queue_tokens=st.sampled_from([40, 2000, 2000]),
+        max_live_tokens=st.sampled_from([0, 0, 0, 300]),
+        max_queue_seconds=st.sampled_from([0.0, 0.0, 2.0]),
     )
     def start(
         self,
@@ -105,6 +107,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         target_itl: float | None,
         max_queue: int,
         max_queue_tokens: int,
+        max_live_tokens: int,
+        max_queue_seconds: float,
     ) -> None:
         geometry = attached(blocks, block_size, slots, width=24, step_tokens=step_tokens, context=CONTEXT, vocab=VOCAB)
         self.bench = Bench(
@@ -115,6 +119,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             target_itl=target_itl,
             max_queue=max_queue,
             max_queue_tokens=max_queue_tokens,
+            max_live_tokens=max_live_tokens,
+            max_queue_seconds=max_queue_seconds,
         )
         assert self.bench.engine.geometry is not None
         self.context = self.bench.engine.geometry.context
@@ -149,6 +155,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             ),
             constraints=chance.choice([None, None, None, Constraints(bias={3: 1.5}, min_tokens=4), Constraints(allowed=[5, 6])]),
             banned=chance.choice([[], [], [], [[7]], [[3, 5], [5, 6, 7]]]),
+            timeout=chance.choice([None] * 8 + [0.0, 0.3, 20.0]),
         )  # fmt: skip
 
     @precondition(lambda self: self.wanted)
@@ -184,6 +191,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         sampling: SamplingParams,
         constraints: Constraints | None = None,
         banned: list[list[int]] | None = None,
+        timeout: float | None = None,
     ) -> None:
         banned = banned if constraints and banned else []
         self._numbers += 1
@@ -192,7 +200,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         tenant, salt = SPACES[space]
         keys = self.bench.admit(
             prompt, max_tokens, n=n, end_ids=ends, tokenizer=tokenizer, priority=priority, seeds=seeds, sampling=sampling, constraints=constraints,
-            banned=banned, tenant=tenant, cache_salt=salt,
+            banned=banned, tenant=tenant, cache_salt=salt, timeout=timeout,
         )  # fmt: skip
         client = self.bench.clients[tokenizer]
         for key, number in zip(keys, seeds, strict=True):
@@ -229,6 +237,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def plan(self) -> None:
         self.bench.plan()
         assert self.bench.worker.pending or self.bench.engine.idle, "sequences wait for ever"
+        assert all(request.deadline is None or request.deadline > self.bench.now for request in self.bench.engine._live.values())
 
     @rule(times=st.integers(1, 6))
     def step(self, times: int) -> None:
@@ -380,8 +389,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         got, finish, problem = client.tokens.get(key, []), client.finish.get(key), client.problems.get(key)
         if key in client.gone:
             assert finish is None
-        elif problem is not None and problem.code in ("step_failed", "poison_request", "shutting_down"):
+        elif problem is not None and problem.code in ("step_failed", "poison_request", "shutting_down", "deadline_exceeded"):
             assert finish == FINISH_ERROR
+            assert problem.code != "deadline_exceeded" or self.bench.deadlines[key] <= self.bench.now
         elif len(want.prompt) >= self.context:  # it came while no worker was attached
             assert problem is not None
             assert (got, problem.code) == ([], "context_length_exceeded")
@@ -412,7 +422,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert counts["invariant_violations"] == self.broken
         assert counts["prefix_hits"] <= counts["prefix_queries"]
         worker = self.bench.worker
-        names = ("accepted", "preemptions", "evicted_blocks", "copied_blocks", "prefix_hits", "failed_steps", "steps", "generation_tokens")
+        names = ("accepted", "preemptions", "evicted_blocks", "copied_blocks", "prefix_hits", "failed_steps", "steps", "generation_tokens", "expired")
         self.happened.update({name: counts[name] for name in names})
         self.happened.update(swaps=worker.swaps, seen=worker.seen, examples=1)
 

@@ -13,7 +13,6 @@ from scheduler.epochs import Epochs
 from scheduler.errors import InvariantError
 from scheduler.geometry import geometry_of
 from scheduler.session import Session
-from scheduler.throughput import LONGEST, SHORTEST, UNKNOWN, Throughput
 from scheduler.waiting import AGEING_SECONDS, MAX_PRIORITY, score
 from tests.support.scheduler_bench import Bench, attached, prompt_of
 
@@ -56,19 +55,6 @@ def test_ageing_is_one_class_per_ageing_seconds() -> None:
     assert score(0, 100.0) < score(1, 100.0 + 1.1 * AGEING_SECONDS)
     assert score(10**9, 0.0) == score(MAX_PRIORITY, 0.0)
     assert score(-(10**9), 0.0) == score(-MAX_PRIORITY, 0.0)
-
-
-def test_throughput_forgets_old_seconds() -> None:
-    speed = Throughput()
-    assert speed.retry_after(1000) == UNKNOWN
-    assert speed.seconds_for(1000) is None
-    speed.add(1000, 1.0)
-    assert speed.retry_after(5000) == 5.0
-    assert speed.retry_after(1) == SHORTEST
-    assert speed.retry_after(10**9) == LONGEST
-    for _ in range(100):
-        speed.add(100, 1.0)
-    assert 45.0 < speed.retry_after(5000) < 55.0
 
 
 def test_a_first_step_has_the_allowance_and_later_ones_what_their_kind_takes() -> None:

@@ -19,7 +19,7 @@ from scheduler import __main__ as main_module
 from scheduler.args import SchedulerArgs
 from scheduler.errors import InvariantError
 from scheduler.recording import Reader
-from scheduler.service import MOST_REPAIRS, REPAIR_WINDOW_SECONDS, Service, Sessions
+from scheduler.service import MOST_REPAIRS, REPAIR_WINDOW_SECONDS, TICK_SECONDS, Service, Sessions
 from tests.support.scheduler_bench import arguments, attached
 from transport.columns import pack_i32
 from transport.lifetime import Lifetime
@@ -289,3 +289,15 @@ def test_views_are_made_for_who_listens(service: Service) -> None:
     listener.close()
     assert heard is not None
     assert heard.slots == 0
+
+
+def test_a_turn_waits_no_longer_than_to_the_next_deadline(service: Service) -> None:
+    assert service._patience() == TICK_SECONDS
+    take_in(service, msgspec.structs.replace(admit(1, "tokenizer0"), timeout=1000.0))
+    assert service._patience() == TICK_SECONDS
+    take_in(service, msgspec.structs.replace(admit(2, "tokenizer0"), timeout=TICK_SECONDS / 2))
+    assert 0.0 <= service._patience() <= TICK_SECONDS / 2
+    while 2 in service._engine._live:
+        service._turn()
+    assert set(service._engine._live) == {1}
+    assert service._engine.tally.counts["expired"] == 1

@@ -8,6 +8,7 @@ import pytest
 from messages.plan import Attach, StepPlan
 from messages.result import StepFailed, StepResult, WorkerReady
 from messages.tokens import FINISH_ERROR, LogprobColumns
+from scheduler.door import CLOSING
 from scheduler.errors import ContractError
 from tests.support.null_worker import reference
 from tests.support.scheduler_bench import Bench, attached, prompt_of
@@ -300,8 +301,7 @@ def test_fail_all_ends_everything() -> None:
     for _ in range(6):
         bench.step()
     bench.engine.close()
-    assert bench.engine._closing is not None
-    bench.engine.fail_all(bench.engine._closing)
+    bench.engine.fail_all(CLOSING)
     bench.flush()
     assert bench.engine.idle
     assert set(bench.clients["tokenizer0"].finish) == set(keys)

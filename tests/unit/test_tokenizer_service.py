@@ -128,6 +128,17 @@ async def test_a_scheduler_restart_changes_nothing_here(stage: Stage) -> None:
     assert stage.problems() == []
 
 
+async def test_encoding_takes_of_the_time_that_a_request_has(stage: Stage) -> None:
+    now = [100.0]
+    stage.service.clock = lambda: now[0]
+    for key, timeout in ((1, 5.0), (2, 1.0), (3, None)):
+        stage.ask(generate(key, timeout=timeout))
+    now[0] += 2.0
+    await stage.open()
+    admitted = {message.keys[0]: message.timeout for message in stage.others.to_scheduler if isinstance(message, Admit)}
+    assert admitted == {1: 3.0, 2: 0.0, 3: None}
+
+
 async def test_full_scheduler_queue(stage: Stage) -> None:
     stage.others.full = True
     stage.ask(generate(1, keys=[1, 2]))

@@ -1,0 +1,75 @@
+"""`cluster drain` and `cluster resume`: no new requests, and all others finish."""
+
+import argparse
+import time
+from collections.abc import Callable
+
+from launcher.control import ask
+from launcher.errors import LauncherError, program
+from launcher.intake import unfinished
+from launcher.progress import StatusLine
+from launcher.rundir import Cluster, choose_cluster
+from messages.change import Declined, DrainCommand, ResumeCommand
+from messages.cluster import ClusterState, Command, StatusQuery
+
+POLL_SECONDS = 0.1
+NOT_YET = 3
+"""The exit code when time ran out."""
+
+
+def run_drain(args: argparse.Namespace) -> int:
+    """Entry point of `cluster drain`: 0 when nothing runs any more, 3 when something still did after `--wait`, 1 when it could not be done."""
+    cluster = choose_cluster(args.port)
+    if not drain(cluster, args.wait):
+        return NOT_YET
+    print(f"drained: the cluster on port {cluster.info.port} takes no requests until: {program()} cluster resume")
+    return 0
+
+
+def run_resume(args: argparse.Namespace) -> int:
+    """Entry point of `cluster resume`: 0 when requests are taken (again)."""
+    cluster = choose_cluster(args.port)
+    state = commanded(cluster, ResumeCommand())
+    if state.draining and state.change is not None:
+        raise LauncherError(f"requests are refused until the {state.change.kind} is over")
+    print(f"the cluster on port {cluster.info.port} takes requests" + ("" if state.ready else f", but is not ready: {state.reason}"))
+    return 0
+
+
+def drain(cluster: Cluster, wait: float | None) -> bool:
+    """Refuse new requests and wait for all others, at most `wait` seconds; whether they have finished. Raises LauncherError."""
+    commanded(cluster, DrainCommand())
+
+    def finished(state: ClusterState) -> str | None:
+        if state.stop_seconds is not None:
+            raise LauncherError("the cluster was stopped meanwhile")
+        if not state.draining:
+            raise LauncherError("the cluster takes requests again: somebody has resumed it")
+        left = unfinished(state.processes, state.intake)
+        return None if left is not None and not left else f"draining: {left or 'asking the frontends'}"
+
+    return waited(cluster, wait, finished)
+
+
+def commanded(cluster: Cluster, command: Command) -> ClusterState:
+    """The state after a command. Raises LauncherError when it is declined."""
+    answer = ask(cluster.folder, command)
+    if isinstance(answer, Declined):
+        raise LauncherError(answer.reason)
+    if not isinstance(answer, ClusterState):
+        raise LauncherError("the supervisor answered with something that is no state")
+    return answer
+
+
+def waited(cluster: Cluster, wait: float | None, missing: Callable[[ClusterState], str | None]) -> bool:
+    """Whether nothing is `missing` any more, which is shown meanwhile. Raises LauncherError, also when the cluster goes away."""
+    line, ends = StatusLine(), None if wait is None else time.monotonic() + wait
+    try:
+        while (text := missing(commanded(cluster, StatusQuery()))) is not None:
+            line.show(text)
+            if ends is not None and time.monotonic() >= ends:
+                return False
+            time.sleep(POLL_SECONDS)
+    finally:
+        line.clear()
+    return True
