@@ -25,7 +25,7 @@ def screen(told: Told, width: int, height: int) -> list[str]:
     """At most `height` lines of at most `width` characters. `told` has at least a scene."""
     scene = told["scene"]
     sample = {name: values[-1] for name, values in told.get("sample", {"series": {}})["series"].items()}
-    head = [*_summary(told.get("hello", {}), scene, sample), "", *_processes(told.get("processes", []))]
+    head = [*_summary(told.get("hello", {}), scene, sample), "", *_processes(told.get("processes", {"processes": []})["processes"])]
     room = max(FEWEST_ROWS + FEWEST_LINE, height - len(head) - 4)
     line = _line(scene)
     shown = min(len(line), max(FEWEST_LINE, room // 3))

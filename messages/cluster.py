@@ -12,6 +12,8 @@ DRAINING, CHANGING = "draining", "changing"
 
 SCHEDULER_NAME = "scheduler"
 """The process of which there is one: its inbox, and its state in ClusterState, have this name in every cluster."""
+CONTROL = "control"
+"""The socket of the supervisor that answers a Command with a CommandReply."""
 DEFAULT = "default_"
 STEP_TOKENS, STEP_TOKENS_LE = "step_tokens", "step_tokens_le_"
 """Counters of the scheduler: tokens of all steps; followed by a number, the steps of at most so many."""

@@ -195,7 +195,7 @@ class Engine:
     def repair(self, error: InvariantError) -> None:
         """Our own state is wrong: give the worker a new session and run everything live again from its tokens.
 
-        Nothing is kept but requests and counters: slots, blocks, prefix cache and line begin anew. One whose tokens cannot be right ends with an error.
+        Nothing is kept but requests and counters: slots, blocks, prefix cache and line begin anew. One whose tokens may be wrong ends with an error.
         """
         log.critical("an invariant is broken, all sequences start again from their tokens: %s", error)
         self.tally.add("invariant_violations")

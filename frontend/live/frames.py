@@ -5,6 +5,7 @@ from collections.abc import Collection
 import msgspec
 import numpy as np
 
+from messages.cluster import ClusterState
 from messages.explain import Standing
 from messages.live import Branch, LiveRows, LiveView
 from transport.columns import pack_f32, pack_i64, pack_u8, view_f32, view_i64
@@ -44,6 +45,15 @@ class Scene(msgspec.Struct, kw_only=True):
 class BlocksMap(msgspec.Struct):
     blocks: int
     map: bytes
+
+
+class ClusterLine(msgspec.Struct, kw_only=True):
+    """`reason`: why it is not ready, or ""; `draining`: new requests are refused."""
+
+    phase: str
+    reason: str
+    draining: bool
+    processes: "list[ProcessLine]"
 
 
 class ProcessLine(msgspec.Struct, kw_only=True):
@@ -103,5 +113,7 @@ def _hidden(one: Standing) -> Standing:
     return Standing(key=0, state=one.state, prompt_tokens=0, place=one.place, waits_for=one.waits_for)
 
 
-def without_pid(line: ProcessLine) -> ProcessLine:
-    return msgspec.structs.replace(line, pid=None)
+def cluster(state: ClusterState, lines: list[ProcessLine], admin: bool) -> bytes:
+    """Process ids are for administrators."""
+    shown = lines if admin else [msgspec.structs.replace(line, pid=None) for line in lines]
+    return event("processes", ClusterLine(phase=state.phase, reason=state.reason, draining=state.draining, processes=shown))

@@ -102,9 +102,8 @@ class Hub:
         state = self._view.state
         if state is not None and self._viewers:
             lines = await asyncio.to_thread(self._processes.lines, state, time.monotonic())
-            self._tell("processes", frames.event("processes", lines), admins=True)
-            hidden = [frames.without_pid(line) for line in lines]
-            self._tell("processes", frames.event("processes", hidden), admins=False)
+            for admins in (True, False):
+                self._tell("processes", frames.cluster(state, lines, admins), admins)
 
     def _tell(self, kind: str, data: bytes, admins: bool | None = None) -> None:
         for viewer in self._viewers:

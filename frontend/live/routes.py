@@ -1,4 +1,4 @@
-"""The live page and its data: GET /, /static/{name} and /live/events."""
+"""The live page and its data: GET /, /static/{name} and /live/events; POST /live/drain and /live/resume for administrators."""
 
 import asyncio
 import contextlib
@@ -9,12 +9,15 @@ from aiohttp import web
 from frontend import health
 from frontend.access import CALLER
 from frontend.core import Core
+from frontend.json_response import json_response
 from frontend.live import frames
 from frontend.live.assets import PAGE, Assets
+from frontend.live.control import Intake, order, require_admin
 from frontend.live.hub import Hub
 from frontend.record import RECORD
 from frontend.sse import STREAM_HEADERS
 from frontend.version import VERSION
+from messages.change import DrainCommand, ResumeCommand
 
 SILENCE_SECONDS = 15.0
 """A stream with nothing to say says so this often, and finds out whether anybody is there."""
@@ -34,6 +37,8 @@ class LivePage:
         app.router.add_get("/", self._root)
         app.router.add_get("/static/{name}", self._file)
         app.router.add_get("/live/events", self._events)
+        app.router.add_post("/live/drain", self._drain)
+        app.router.add_post("/live/resume", self._resume)
         app.cleanup_ctx.append(self._life)
 
     async def _life(self, app: web.Application) -> AsyncIterator[None]:
@@ -65,6 +70,18 @@ class LivePage:
         if self._assets is None:
             raise RuntimeError("the application has not been started")
         return self._assets.answer(name, http)
+
+    async def _drain(self, http: web.Request) -> web.StreamResponse:
+        return await self._order(http, DrainCommand())
+
+    async def _resume(self, http: web.Request) -> web.StreamResponse:
+        return await self._order(http, ResumeCommand())
+
+    async def _order(self, http: web.Request, command: DrainCommand | ResumeCommand) -> web.Response:
+        """When the supervisor has heard it. Raises ApiError as `frontend.live.control` does."""
+        require_admin(http[CALLER], self._core.access.wanted)
+        await asyncio.to_thread(order, self._core.args.run_dir, command)
+        return json_response(Intake(draining=isinstance(command, DrainCommand)))
 
     async def _events(self, http: web.Request) -> web.StreamResponse:
         """The stream of one page. Raises ApiError 503 when too many are open."""

@@ -38,7 +38,7 @@ const lanes = new Lanes(lives, choose);
 const queue = new Queue(choose);
 const blocks = new Blocks();
 const charts = new Charts();
-const processes = new Processes();
+const processes = new Processes(headers);
 const chat = new Chat({ model: () => model, headers, own: lanes.own });
 
 const parts = {
@@ -46,6 +46,7 @@ const parts = {
     model = told.model;
     setText(byId("model"), `${told.model} · version ${told.version}${told.keys ? (told.admin ? " · administrator" : " · your requests only") : ""}`);
     byId("key").hidden = !told.keys;
+    byId("drain").hidden = !(told.keys && told.admin);
     document.title = `${told.model} – Pagewire`;
   },
   history: (told) => charts.history(told),

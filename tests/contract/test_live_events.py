@@ -6,6 +6,7 @@ import hashlib
 import http.client
 import json
 import tempfile
+import threading
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,13 +16,19 @@ import msgspec
 import pytest
 import zmq
 
+from frontend.access import ANYBODY
+from frontend.errors import ApiError
+from frontend.live.control import require_admin
+from messages.change import Declined, DrainCommand, ResumeCommand
+from messages.cluster import CONTROL, Command, CommandReply
 from messages.explain import Standing
 from messages.live import LIVE_FEED, Branch, LiveRows, LiveView
 from messages.request import Generate
-from tests.support.frontend_peers import MODEL, Frontend, Peers, running, silent
+from tests.support.frontend_peers import MODEL, Frontend, Peers, cluster_state, running, silent
 from tests.support.waiting import wait_until
 from transport.columns import pack_f32, pack_i32, pack_i64, pack_u8
 from transport.key_file import new_key
+from transport.sockets import address
 from transport.watched_feed import WatchedFeed
 
 STATIC = Path(__file__).resolve().parents[2] / "frontend" / "static"
@@ -161,7 +168,7 @@ def test_the_scheduler_is_listened_to_while_a_page_is_open(site: Site) -> None:
             assert (scene["slots"], scene["waiting"], column(scene["rows"]["key"], "q"), column(scene["mine"], "B")) == (8, 1, [OTHERS], [1])
             assert scene["branches"] == [{"blocks": 3, "users": 1}]
             assert opened.next("blocks") == {"blocks": 6, "map": base64.b64encode(b"\xe4\x01").decode()}
-        assert {one["name"]: one["pid"] for one in second.next("processes")} == {"tokenizer0": 1, "scheduler": 2, "worker0": 3}
+        assert {one["name"]: one["pid"] for one in second.next("processes")["processes"]} == {"tokenizer0": 1, "scheduler": 2, "worker0": 3}
         assert first.next("sample")["series"]["running"] == [3.0]
     wait_until(lambda: not site.feed.watched, "it still listens")
 
@@ -183,7 +190,7 @@ def test_a_key_sees_its_own_requests_and_the_shape_of_others(site: Site) -> None
         assert [(one["place"], one["prompt_tokens"]) for one in scene["line"]] == [(1, 0), (2, 7)]
         assert column(scene["waited"], "f") == [0.0, 2.0]
         assert scene["branches"] == []
-        assert {one["pid"] for one in opened.next("processes")} == {None}
+        assert {one["pid"] for one in opened.next("processes")["processes"]} == {None}
         status, _, body = site.frontend.call("GET", f"/v1/requests/{own}", headers=site.as_("alice"))
         assert (status, json.loads(body)["choices"][0]["sequence"]) == (200, str(own))
         assert site.frontend.call("GET", f"/v1/requests/{OTHERS}", headers=site.as_("alice"))[0] == 404
@@ -197,6 +204,40 @@ def test_a_view_with_broken_columns_is_dropped(site: Site) -> None:
         wait_until(lambda: "a view of the scheduler was dropped" in site.frontend.log())
         show(site, view(5))
         assert column(opened.next("scene")["rows"]["key"], "q") == [5]
+
+
+def supervisor(site: Site, answers: list[CommandReply | bytes], heard: list[Any]) -> threading.Thread:
+    """Answers so many commands, in a thread."""
+
+    def answer() -> None:
+        socket = site.context.socket(zmq.REP)
+        socket.bind(address(Path(site.file).parent, CONTROL))
+        for reply in answers:
+            if socket.poll(20_000):
+                heard.append(msgspec.msgpack.decode(socket.recv(), type=Command))
+                socket.send(reply if isinstance(reply, bytes) else msgspec.msgpack.encode(reply))
+        socket.close(linger=1000)
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    return thread
+
+
+def test_an_administrator_drains_and_nobody_else(site: Site) -> None:
+    assert site.frontend.call("POST", "/live/drain")[0] == 401
+    assert site.frontend.call("POST", "/live/drain", headers=site.as_("alice"))[0] == 403
+    heard: list[Any] = []
+    thread = supervisor(site, [cluster_state(), cluster_state(), Declined("the cluster is stopping"), b""], heard)
+    orders = [("drain", 200), ("resume", 200), ("drain", 409), ("drain", 503)]
+    for path, status in orders:
+        assert site.frontend.call("POST", f"/live/{path}", headers=site.as_("boss"))[0] == status
+    thread.join()
+    assert heard == [DrainCommand(), ResumeCommand(), DrainCommand(), DrainCommand()]
+
+
+def test_without_keys_nobody_drains() -> None:
+    with pytest.raises(ApiError):
+        require_admin(ANYBODY, keys=False)
 
 
 def test_an_end_of_the_frontend_ends_its_streams(tmp_path: Path) -> None:

@@ -111,6 +111,8 @@ ROUTES = [
     "GET /v1/responses/{id}/input_items",
     "GET /version",
     "POST /detokenize",
+    "POST /live/drain",
+    "POST /live/resume",
     "POST /tokenize",
     "POST /v1/chat/completions",
     "POST /v1/completions",

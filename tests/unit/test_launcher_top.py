@@ -18,7 +18,7 @@ def told(rows: int, line: int) -> dict[str, Any]:
     }  # fmt: skip
     process = {"name": "worker0", "phase": "ready", "pid": 7, "uptime": 3700.0, "restarts": 1, "cpu": 0.5, "memory": 2**20, "detail": ""}
     series = {"generated": [12.0], "kv_running": [0.5], "kv_cached": [0.25], "first_p50": [None]}
-    return {"hello": {"model": "tiny"}, "scene": scene, "processes": [process], "sample": {"time": [0.0], "series": series}}
+    return {"hello": {"model": "tiny"}, "scene": scene, "processes": {"processes": [process]}, "sample": {"time": [0.0], "series": series}}
 
 
 def text(data: bytes) -> str:
