@@ -7,13 +7,15 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 
 from tests.support.browser import Watched, browser
-from tests.support.cluster import ROOT, Cluster, environment
+from tests.support.cluster import ROOT, Cluster, environment, running_cluster
+from transport.key_file import new_key
 
 pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
 from playwright.sync_api import expect
@@ -142,6 +144,40 @@ def test_chat_streams_and_tells_probabilities(page: Any) -> None:
     page.locator("#shade").click()
     page.mouse.move(1, 1)
     assert tokens.first.evaluate(style) != clear
+
+
+def test_a_key_is_asked_for_and_an_administrator_drains(opened: Any, models: Path, tmp_path: Path) -> None:
+    key, line = new_key("boss", admin=True)
+    file = tmp_path / "keys"
+    file.write_text(line.text() + "\n")
+    file.chmod(0o600)
+    with (
+        running_cluster(models / "chain-byte", "--api-keys", str(file)) as cluster,
+        contextlib.closing(opened.new_context(viewport={"width": 1440, "height": 1000})) as context,
+    ):
+        context.set_default_timeout(PATIENCE_MS)
+        page = context.new_page()
+        page.goto(cluster.url)
+        for tried in ("pw-wrong", key):
+            expect(page.locator("#ask-key")).to_be_visible()
+            page.locator("#ask-key").fill(tried)
+            page.locator("#ask-key").press("Enter")
+        expect(page.locator("#state")).to_have_text("live")
+        expect(page.locator("#model")).to_contain_text("administrator")
+        page.locator("#drain").click()
+        expect(page.locator("#phase")).to_have_text("new requests are refused")
+        page.locator("#message").fill("a")
+        page.locator("#send").click()
+        expect(page.locator("#talk .problem")).to_be_visible()
+        page.locator("#drain").click()
+        expect(page.locator("#phase")).to_have_text("ready")
+        page.locator("#message").fill("a")
+        page.locator("#max_tokens").fill("3")
+        page.locator("#send").click()
+        expect(page.locator("#chat-told")).to_contain_text("ended by")
+        page.reload()
+        expect(page.locator("#state")).to_have_text("live")  # the tab has kept the key
+        assert key not in page.content()
 
 
 def test_top_shows_the_same_in_the_terminal(tiny: Cluster) -> None:
