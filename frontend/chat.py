@@ -21,6 +21,7 @@ async def chat_completions(core: Core, http: web.Request) -> web.StreamResponse:
         sampling=lambda defaults: request.sampling(defaults, logprobs),
         stop=request.stop_rules(_max_tokens(request)),
         constraints=request.constraints(),
+        constraint=request.constraint(),
     )
     return await answer(core, http, job, ChatAnswer(request.logprobs, request.extras()))
 

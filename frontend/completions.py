@@ -22,6 +22,7 @@ async def completions(core: Core, http: web.Request) -> web.StreamResponse:
         sampling=lambda defaults: request.sampling(defaults, _alternatives(request), _alternatives(request) if request.echo else -1),
         stop=request.stop_rules(DEFAULT_COMPLETION_TOKENS if request.max_tokens is None else request.max_tokens),
         constraints=request.constraints(),
+        constraint=request.constraint(),
         echo=request.echo,
     )
     if request.truncate_prompt_tokens is None:

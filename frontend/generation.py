@@ -18,6 +18,7 @@ from frontend.register import Entry
 from frontend.running import running
 from frontend.schema import GenerationRequest, StreamOptions
 from frontend.sse import EventStream
+from messages.constraint import Constraint
 from messages.request import Generate, Prompt
 from messages.sampling import Constraints, SamplingParams, StopRules
 
@@ -33,6 +34,7 @@ class Job:
     sampling: Callable[[dict[str, float]], SamplingParams]
     stop: StopRules
     constraints: Constraints | None
+    constraint: Constraint | None
     echo: bool = False
 
 
@@ -78,6 +80,7 @@ def _message(core: Core, job: Job, prompt: Prompt, tenant: str) -> Generate:
         tenant=tenant,
         cache_salt=request.cache_salt or "",
         constraints=job.constraints,
+        constraint=job.constraint,
         truncate=request.truncate_prompt_tokens,
         with_ids=request.return_token_ids,
         score_first=not request.stream,

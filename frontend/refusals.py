@@ -48,7 +48,6 @@ _COMMON: dict[str, Neutral] = {
     "store": _only(False),
     "prompt_cache_retention": _only("in_memory", "in-memory"),
     "service_tier": _only("auto", "default"),
-    "response_format": _only({"type": "text"}),
     "length_penalty": _only(1),
     "use_beam_search": _only(False),
     "early_stopping": _only(False),
@@ -60,11 +59,6 @@ _COMMON: dict[str, Neutral] = {
     "kv_transfer_params": _never,
     "request_id": _never,
     "typical_p": _only(1),
-    "structured_outputs": _never,
-    "guided_json": _never,
-    "guided_regex": _never,
-    "guided_choice": _never,
-    "guided_grammar": _never,
 }
 
 CHAT: dict[str, Neutral] = {

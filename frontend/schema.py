@@ -7,6 +7,7 @@ import msgspec
 from frontend import bodies
 from frontend.answers import Extras
 from frontend.errors import invalid
+from frontend.forms import Forms
 from messages.request import TokenId
 from messages.sampling import MAX_ALLOWED, MAX_TOP_LOGPROBS, Constraints, Probability, SamplingParams, StopRules, Temperature
 
@@ -38,7 +39,7 @@ class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
     continuous_usage_stats: bool | None = False
 
 
-class GenerationRequest(msgspec.Struct, kw_only=True):
+class GenerationRequest(Forms, kw_only=True):
     """What chat and completions share. Defaults are OpenAI's, but those of the fields in DEFAULTED may be the model's.
 
     `seed` is 0 to 2**63 - 1: what a sampler is seeded with has 63 bits, and two seeds must never be one. `stream_options` needs `stream`.
@@ -56,13 +57,13 @@ class GenerationRequest(msgspec.Struct, kw_only=True):
     seed: Seed | None = None
     max_tokens: TokenLimit | None = None
     stop: Stop = msgspec.field(default_factory=list)
-    stop_token_ids: Annotated[list[TokenId], msgspec.Meta(max_length=1024)] = []
+    stop_token_ids: Annotated[list[TokenId], msgspec.Meta(max_length=1024)] = msgspec.field(default_factory=list)
     n: Annotated[int, msgspec.Meta(ge=1, le=MAX_CHOICES)] = 1
     ignore_eos: bool = False
     min_tokens: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)] = 0
-    logit_bias: dict[str, float] = {}
+    logit_bias: dict[str, float] = msgspec.field(default_factory=dict)
     allowed_token_ids: Annotated[list[TokenId], msgspec.Meta(min_length=1, max_length=MAX_ALLOWED)] | None = None
-    bad_words: Annotated[list[BadWord], msgspec.Meta(max_length=MAX_BAD_WORDS)] = []
+    bad_words: Annotated[list[BadWord], msgspec.Meta(max_length=MAX_BAD_WORDS)] = msgspec.field(default_factory=list)
     presence_penalty: Penalty = 0.0
     frequency_penalty: Penalty = 0.0
     repetition_penalty: Annotated[float, msgspec.Meta(gt=0.0, le=100.0)] | None = None
@@ -96,6 +97,8 @@ class GenerationRequest(msgspec.Struct, kw_only=True):
             raise invalid("truncate_prompt_tokens must be -1 or at least 1.", "truncate_prompt_tokens")
         if max_tokens is not None and self.min_tokens > max_tokens:
             raise invalid(f"min_tokens must not be above max_tokens ({max_tokens}).", "min_tokens")
+        if self.ignore_eos and self.constraint() is not None:
+            raise invalid("ignore_eos cannot go with a form that the answer must have: nothing is left to say when it is complete.", "ignore_eos")
 
     def constraints(self) -> Constraints | None:
         """None when there are none. Raises ApiError 400."""

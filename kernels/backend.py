@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from kernels.quantised import quant_linear
-from kernels.reference import attention, bias, decode_row, embedding, fp8, linear, mlp, norm, products, resident, rope, rope_kv, sampling
+from kernels.reference import attention, bias, decode_row, embedding, fp8, linear, mask, mlp, norm, products, resident, rope, rope_kv, sampling
 
 
 class Reference:
@@ -29,6 +29,7 @@ class Reference:
     norm_gate_up = staticmethod(products.norm_gate_up)
     sample = staticmethod(sampling.sample)
     apply_bias = staticmethod(bias.apply_bias)
+    apply_mask = staticmethod(mask.apply_mask)
     logprobs = staticmethod(bias.logprobs)
     score = staticmethod(bias.score)
     write_words = staticmethod(resident.write_words)

@@ -6,7 +6,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.launch import NEVER, cdiv, launch, trigger, wait
-from kernels.reference.resident import Columns
+from kernels.reference.resident import FIRST, TURNS, Columns
 
 BLOCK = 256
 
@@ -44,10 +44,11 @@ def _columns(
 @triton.jit(do_not_specialize=["rows"], do_not_specialize_on_alignment=["slot_ptr", "token_ptr", "position_ptr"])
 def _begin(
     length_ptr: tl.tensor, last_ptr: tl.tensor, temperature_ptr: tl.tensor, top_p_ptr: tl.tensor, min_p_ptr: tl.tensor, top_k_ptr: tl.tensor,
-    seed_ptr: tl.tensor, slot_ptr: tl.tensor, token_ptr: tl.tensor, position_ptr: tl.tensor, floats_ptr: tl.tensor, ints_ptr: tl.tensor,
-    rows: tl.tensor, SAMPLED: tl.constexpr, STRIDE: tl.constexpr, DUMMY: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
+    seed_ptr: tl.tensor, turn_ptr: tl.tensor, slot_ptr: tl.tensor, token_ptr: tl.tensor, position_ptr: tl.tensor, floats_ptr: tl.tensor,
+    ints_ptr: tl.tensor, rows: tl.tensor, TURNS: tl.constexpr, SAMPLED: tl.constexpr, STRIDE: tl.constexpr, DUMMY: tl.constexpr, BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
 ) -> None:  # fmt: skip
-    """SAMPLED: also the columns for sampling, of the length that counts the token."""
+    """SAMPLED: also the columns for sampling, of the length that counts the token, and the next turn."""
     trigger(PDL)
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = row < rows
@@ -58,6 +59,8 @@ def _begin(
     tl.store(token_ptr + row, tl.load(last_ptr + slot), mask=inside)
     tl.store(length_ptr + slot, length + 1, mask=slot < DUMMY)
     if SAMPLED:
+        if tl.program_id(0) == 0:
+            tl.store(turn_ptr, (tl.load(turn_ptr) + 1) % TURNS)
         counted = length + (slot < DUMMY).to(tl.int32)
         _columns(temperature_ptr, top_p_ptr, min_p_ptr, top_k_ptr, seed_ptr, slot, counted, floats_ptr, ints_ptr, row, inside, STRIDE)
 
@@ -71,7 +74,7 @@ def begin_rows(columns: Columns, slot_R: Tensor, token_R: Tensor, position_R: Te
 
 
 def start_rows(columns: Columns, slot_R: Tensor, token_R: Tensor, position_R: Tensor) -> tuple[Tensor, ...]:
-    """`begin_rows`, and `sampling_columns` after it."""
+    """`begin_rows`, and `sampling_columns` after it. Takes the next turn."""
     places = _places(slot_R)
     _run_begin(columns, slot_R, token_R, position_R, places)
     return _cut(places, slot_R.shape[0])
@@ -81,7 +84,7 @@ def _run_begin(columns: Columns, slot_R: Tensor, token_R: Tensor, position_R: Te
     rows, dummy = slot_R.shape[0], columns.length.shape[0] - 1
     launch(
         _begin, (cdiv(rows, BLOCK),), rows, columns.length, columns.last, columns.temperature, columns.top_p, columns.min_p, columns.top_k,
-        columns.seed, slot_R, token_R, position_R, *(places or (None, None)), rows,
+        columns.seed, columns.turn, slot_R, token_R, position_R, *(places or (None, None)), rows, TURNS=TURNS,
         SAMPLED=places is not None, STRIDE=0 if places is None else places[0].shape[1], DUMMY=dummy, BLOCK=BLOCK, num_warps=4,
     )  # fmt: skip
 
@@ -124,7 +127,8 @@ def sampling_columns(columns: Columns, slot_R: Tensor) -> tuple[Tensor, ...]:
 
 @triton.jit(do_not_specialize=["rows"], do_not_specialize_on_alignment=["slot_ptr"])
 def _finish(
-    last_ptr: tl.tensor, failed_ptr: tl.tensor, slot_ptr: tl.tensor, token_ptr: tl.tensor, finite_ptr: tl.tensor, out_ptr: tl.tensor, rows: tl.tensor,
+    last_ptr: tl.tensor, failed_ptr: tl.tensor, slot_ptr: tl.tensor, token_ptr: tl.tensor, finite_ptr: tl.tensor, out_ptr: tl.tensor,
+    turn_ptr: tl.tensor, post_ptr: tl.tensor, rows: tl.tensor, PLACES: tl.constexpr, WIDTH: tl.constexpr, FIRST: tl.constexpr,
     DUMMY: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ) -> None:  # fmt: skip
     trigger(PDL)
@@ -137,17 +141,25 @@ def _finish(
     tl.store(failed_ptr + slot, 1, mask=(slot < DUMMY) & (good == 0))
     tl.store(last_ptr + slot, tl.where(good, token, 0), mask=slot < DUMMY)
     tl.store(out_ptr + row, tl.where(good, token, -1), mask=inside)
+    if PLACES > 0:
+        turn = tl.load(turn_ptr, cache_modifier=".cg")
+        place_ptr = post_ptr + (turn % PLACES) * WIDTH
+        tl.store(place_ptr + FIRST + row, tl.where(good, token, -1), mask=inside)
+        if tl.program_id(0) == 0:
+            tl.store(place_ptr, turn)
 
 
-def finish_rows(columns: Columns, slot_R: Tensor, token_R: Tensor, finite_R: Tensor) -> Tensor:
+def finish_rows(columns: Columns, slot_R: Tensor, token_R: Tensor, finite_R: Tensor, post: Tensor | None = None) -> Tensor:
     """Keep each row's sampled int64 token for its next step; gives int32 tokens [R], -1 where the row has failed, now or before.
 
-    A failed row stays failed and is fed token 0.
+    A failed row stays failed and is fed token 0. The tokens also go to `post`, int32 [a power of two of places, FIRST + at least R] of the host's
+    memory: behind the turn in the place that is the turn's, modulo the places.
     """
     rows, dummy = slot_R.shape[0], columns.failed.shape[0] - 1
     out = torch.empty(rows, dtype=torch.int32, device=slot_R.device)
     launch(
-        _finish, (cdiv(rows, BLOCK),), rows, columns.last, columns.failed, slot_R, token_R, finite_R.view(torch.uint8), out, rows,
+        _finish, (cdiv(rows, BLOCK),), rows, columns.last, columns.failed, slot_R, token_R, finite_R.view(torch.uint8), out, columns.turn,
+        post, rows, PLACES=0 if post is None else post.shape[0], WIDTH=0 if post is None else post.shape[1], FIRST=FIRST,
         DUMMY=dummy, BLOCK=BLOCK, num_warps=4,
     )  # fmt: skip
     return out

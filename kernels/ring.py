@@ -1,8 +1,9 @@
 """Matrix products of 25 to 256 rows on Hopper: tiles of the weight and of the input go through rings in shared memory that the copy engine fills.
 
 Written in Gluon, Triton's lower level, for one thing that Triton's own pipelines cannot do: the first tiles of the weight are asked for before the
-kernel waits for the one that makes its input. Products with few columns are also cut along the depth: the last program to arrive adds the parts
-up, in order, so the result does not depend on who is last. Where this cannot run (see `fits`), `kernels.skinny` computes the same.
+kernel waits for the one that makes its input. Products with few columns are also cut along the depth: when all parts of a tile have arrived, each
+part's program adds up some of the rows, in order: the result does not depend on who is last. Where this cannot run (see `fits`), `kernels.skinny` is
+the same.
 """
 
 # mypy: disallow-untyped-decorators=False
@@ -22,14 +23,16 @@ from kernels.launch import ALWAYS, LOG2E, cdiv, launch, on_hopper, power_of_two
 
 MOST_ROWS = 256
 SCRATCH_PARTS = 1 << 24
-SCRATCH_COUNTERS = 4096
+SCRATCH_COUNTERS = gl.constexpr(4096)
+MOST_PARTS, PROCESSORS = 16, 132  # multiprocessors of an H200
 LOW, TALL = 64, 128
 """Rows of a tile."""
 LEAST_ROWS, FEW, WIDEST = 25, 32, 16_384
 
 
 class Settings(NamedTuple):
-    """Tuning: rows, columns and depth of a tile, tiles of the weight and of the input that are on their way at once, parts of the depth."""
+    """Tuning: rows, columns and depth of a tile, tiles of the weight and of the input that are on their way at once, and parts of the depth: a power
+    of two, halved where the device has too few multiprocessors for all programs at once."""
 
     rows: int
     columns: int
@@ -61,7 +64,7 @@ def _start(
     x_desc: tma.tensor_descriptor, w_desc: tma.tensor_descriptor, N: gl.tensor, K: gl.tensor, steps: gl.tensor,
     WEIGHTS: gl.constexpr, INPUTS: gl.constexpr, GATED: gl.constexpr,
 ) -> Any:  # fmt: skip
-    """The rings of this program, with the first tiles of the weight on their way: tiles and barriers of the input, the same of the weight."""
+    """The rings of this program, with the first tiles of the weight on their way: tiles and barriers of the input, and of the weight."""
     BM: gl.constexpr = x_desc.block_type.shape[0]
     BN: gl.constexpr = w_desc.block_type.shape[0]
     BK: gl.constexpr = w_desc.block_type.shape[1]
@@ -112,10 +115,29 @@ def _wait_and_ask(
 
 
 @gluon.jit
-def _add_parts(place: gl.tensor, zero: gl.tensor, PARTS: gl.constexpr, STRIDE: gl.constexpr) -> Any:
-    y = zero
+def _add_share(acc: gl.tensor, parts_ptr: gl.tensor, counter_ptr: gl.tensor, PARTS: gl.constexpr, mma: gl.constexpr, flat: gl.constexpr) -> Any:
+    """This program's share of the rows of the tile, added up over all parts. The programs of a tile must all be on the device at once.
+
+    Counters never start again: each launch adds PARTS, so that those of a number of parts are always a multiple of it between launches.
+    """
+    BM: gl.constexpr = acc.shape[0]
+    WIDE: gl.constexpr = acc.shape[1]
+    SIZE: gl.constexpr = BM * WIDE
+    tile = gl.program_id(1) * gl.num_programs(0) + gl.program_id(0)
+    place = parts_ptr + tile * (PARTS * SIZE)
+    line = gl.arange(0, BM, gl.SliceLayout(1, mma))[:, None] * WIDE
+    gl.store(place + gl.program_id(2) * SIZE + line + gl.arange(0, WIDE, gl.SliceLayout(0, mma))[None, :], acc)
+    debug_barrier()
+    counter = counter_ptr + PARTS * SCRATCH_COUNTERS + tile
+    seen = gl.atomic_add(counter, 1, sem="acq_rel") + 1
+    target = ((seen - 1) & (0 - PARTS)) + PARTS
+    while seen - target < 0:
+        seen = gl.atomic_add(counter, 0, sem="acq_rel")
+    own = gl.program_id(2) * (BM // PARTS) + gl.arange(0, BM // PARTS, gl.SliceLayout(1, flat))
+    cell = own[:, None] * WIDE + gl.arange(0, WIDE, gl.SliceLayout(0, flat))[None, :]
+    y = gl.zeros([BM // PARTS, WIDE], gl.float32, flat)
     for part in gl.static_range(PARTS):
-        y += gl.load(place + part * STRIDE, cache_modifier=".cg")
+        y += gl.load(place + cell + part * SIZE, cache_modifier=".cg")
     return y
 
 
@@ -123,10 +145,11 @@ def _add_parts(place: gl.tensor, zero: gl.tensor, PARTS: gl.constexpr, STRIDE: g
 def _sums(
     x_desc: tma.tensor_descriptor, w_desc: tma.tensor_descriptor, x_tiles: gl.shared_memory_descriptor, x_bars: gl.shared_memory_descriptor,
     w_tiles: gl.shared_memory_descriptor, w_bars: gl.shared_memory_descriptor, parts_ptr: gl.tensor, counter_ptr: gl.tensor,
-    N: gl.tensor, K: gl.tensor, steps: gl.tensor, PARTS: gl.constexpr, REFILL: gl.constexpr, GATED: gl.constexpr, num_warps: gl.constexpr,
+    N: gl.tensor, K: gl.tensor, steps: gl.tensor, PARTS: gl.constexpr, REFILL: gl.constexpr, GATED: gl.constexpr,
+    flat: gl.constexpr, num_warps: gl.constexpr,
 ) -> Any:  # fmt: skip
-    """This program's tile of the product, and whether it is the one of all the tile's parts that has it complete. REFILL: the rings have fewer
-    places than there are steps."""
+    """This program's tile of the product, or its share of the rows of one of several PARTS. REFILL: the rings have fewer places than there are
+    steps."""
     BM: gl.constexpr = x_desc.block_type.shape[0]
     BN: gl.constexpr = w_desc.block_type.shape[0]
     BK: gl.constexpr = w_desc.block_type.shape[1]
@@ -151,27 +174,18 @@ def _sums(
             k = (first + x_next) * BK
             tma.async_copy_global_to_shared(x_desc, [gl.program_id(1) * BM, k], bar, x_tiles.index(x_next % INPUTS), pred=needed)
     acc = warpgroup_mma_wait(0, deps=(acc,))
-    last = True
     if PARTS > 1:
-        SIZE: gl.constexpr = BM * WIDE
-        tile = gl.program_id(1) * gl.num_programs(0) + gl.program_id(0)
-        line = gl.arange(0, BM, gl.SliceLayout(1, layout))[:, None] * WIDE
-        place = parts_ptr + tile * (PARTS * SIZE) + line + gl.arange(0, WIDE, gl.SliceLayout(0, layout))[None, :]
-        gl.store(place + gl.program_id(2) * SIZE, acc)
-        debug_barrier()
-        last = gl.atomic_add(counter_ptr + tile, 1, sem="acq_rel") == PARTS - 1
-        if last:
-            acc = _add_parts(place, gl.zeros([BM, WIDE], gl.float32, layout), PARTS, SIZE)
-            gl.store(counter_ptr + tile, 0)
-    return acc, last
+        acc = _add_share(acc, parts_ptr, counter_ptr, PARTS, layout, flat)
+    return acc
 
 
 @gluon.jit
-def _halves(y: gl.tensor, num_warps: gl.constexpr) -> Any:
-    """The left and the right half of the columns."""
+def _halves(y: gl.tensor, num_warps: gl.constexpr, layout: gl.constexpr = None) -> Any:
+    """The left and the right half of the columns, as the products of `num_warps` warps lie in registers, or in `layout`."""
     left, right = gl.split(gl.permute(gl.reshape(y, [y.shape[0], 2, y.shape[1] // 2]), (0, 2, 1)))
-    layout: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[num_warps, 1], instr_shape=[16, y.shape[1] // 2, 16])
-    return gl.convert_layout(left, layout), gl.convert_layout(right, layout)
+    mma: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[num_warps, 1], instr_shape=[16, y.shape[1] // 2, 16])
+    there: gl.constexpr = mma if layout is None else layout
+    return gl.convert_layout(left, there), gl.convert_layout(right, there)
 
 
 @gluon.jit
@@ -197,8 +211,10 @@ def _ring(
     BM: gl.constexpr = x_desc.block_type.shape[0]
     BN: gl.constexpr = w_desc.block_type.shape[0]
     x_tiles, x_bars, w_tiles, w_bars, bar = _start(x_desc, w_desc, N, K, steps, WEIGHTS, INPUTS, GATED)
-    layout: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[num_warps, 1], instr_shape=[16, BN, 16])
-    row = gl.program_id(1) * BM + gl.arange(0, BM, gl.SliceLayout(1, layout))
+    flat: gl.constexpr = gl.BlockedLayout([1, 4], [128 // BN, BN // 4], [num_warps, 1], [1, 0])
+    mma: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[num_warps, 1], instr_shape=[16, BN, 16])
+    layout: gl.constexpr = flat if PARTS > 1 else mma
+    row = gl.program_id(1) * BM + gl.program_id(2) * (BM // PARTS) + gl.arange(0, BM // PARTS, gl.SliceLayout(1, layout))
     column = gl.program_id(0) * BN + gl.arange(0, BN, gl.SliceLayout(0, layout))
     inside = (row < rows)[:, None] & (column < N)[None, :]
     cell = row.to(gl.int64)[:, None] * N + column[None, :]
@@ -211,29 +227,28 @@ def _ring(
         residual = gl.load(out_ptr + cell, mask=inside, other=0.0)
     if SPAN:
         squares = _ask_squares(squares_ptr, row, rows, groups, SPAN, layout)
-    acc, last = _sums(x_desc, w_desc, x_tiles, x_bars, w_tiles, w_bars, parts_ptr, counter_ptr, N, K, steps, PARTS, REFILL, GATED, num_warps)
-    if last:
+    acc = _sums(x_desc, w_desc, x_tiles, x_bars, w_tiles, w_bars, parts_ptr, counter_ptr, N, K, steps, PARTS, REFILL, GATED, flat, num_warps)
+    if GATED:
+        y, up = _halves(acc, num_warps, layout)
+    else:
+        y = acc
+    if SPAN:
+        factor = gl.rsqrt(gl.sum(squares, 1) / K + eps)
+        y *= factor[:, None]
         if GATED:
-            y, up = _halves(acc, num_warps)
-        else:
-            y = acc
-        if SPAN:
-            factor = gl.rsqrt(gl.sum(squares, 1) / K + eps)
-            y *= factor[:, None]
-            if GATED:
-                up *= factor[:, None]
-        if GATED:
-            y = y / (1.0 + gl.exp2(-y * LOG2E)) * up
-        if BIAS:
-            y += bias.to(gl.float32)[None, :]
-        if ADD:
-            y += residual.to(gl.float32)
-        rounded = y.to(out_ptr.dtype.element_ty)
-        gl.store(out_ptr + cell, rounded, mask=inside)
-        if SCALED:
-            y = gl.where(inside, rounded.to(gl.float32), 0.0)
-            gl.store(scaled_ptr + cell, (y * gamma.to(gl.float32)[None, :]).to(scaled_ptr.dtype.element_ty), mask=inside)
-            gl.store(sums_ptr + row * gl.num_programs(0) + gl.program_id(0), gl.sum(y * y, 1), mask=row < rows)
+            up *= factor[:, None]
+    if GATED:
+        y = y / (1.0 + gl.exp2(-y * LOG2E)) * up
+    if BIAS:
+        y += bias.to(gl.float32)[None, :]
+    if ADD:
+        y += residual.to(gl.float32)
+    rounded = y.to(out_ptr.dtype.element_ty)
+    gl.store(out_ptr + cell, rounded, mask=inside)
+    if SCALED:
+        y = gl.where(inside, rounded.to(gl.float32), 0.0)
+        gl.store(scaled_ptr + cell, (y * gamma.to(gl.float32)[None, :]).to(scaled_ptr.dtype.element_ty), mask=inside)
+        gl.store(sums_ptr + row * gl.num_programs(0) + gl.program_id(0), gl.sum(y * y, 1), mask=row < rows)
 
 
 def fits(x_TM: Tensor, weight: Tensor) -> bool:
@@ -246,11 +261,11 @@ def fits(x_TM: Tensor, weight: Tensor) -> bool:
 
 @functools.cache
 def _scratch(device: torch.device) -> tuple[Tensor, Tensor]:
-    """Memory for parts and counters (which every launch leaves at zero), one for each device: launches on one stream do not overlap in its use.
+    """Memory for parts, and counters for each number of parts, one for each device: launches on one stream do not overlap in its use.
 
     The first call must not be part of a captured graph, whose memory it would be.
     """
-    return torch.empty(SCRATCH_PARTS, device=device), torch.zeros(SCRATCH_COUNTERS, dtype=torch.int32, device=device)
+    return torch.empty(SCRATCH_PARTS, device=device), torch.zeros((MOST_PARTS + 1) * SCRATCH_COUNTERS.value, dtype=torch.int32, device=device)
 
 
 def _scratch_for(device: torch.device, grid: tuple[int, int, int], size: int) -> tuple[Tensor | None, Tensor | None]:
@@ -258,9 +273,21 @@ def _scratch_for(device: torch.device, grid: tuple[int, int, int], size: int) ->
     tiles, parts = grid[0] * grid[1], grid[2]
     if parts == 1:
         return None, None
-    if tiles * parts * size > SCRATCH_PARTS or tiles > SCRATCH_COUNTERS:
-        raise ValueError(f"{parts} parts of {tiles} tiles of {size} do not fit the scratch memory")
+    if tiles * parts * size > SCRATCH_PARTS or tiles > SCRATCH_COUNTERS.value or parts > MOST_PARTS or parts & (parts - 1):
+        raise ValueError(f"{parts} parts of {tiles} tiles of {size} do not fit the scratch memory, or are no power of two")
     return _scratch(device)
+
+
+@functools.cache
+def _parts(wanted: int, tiles: int, device: torch.device) -> int:
+    """Parts of each of `tiles`: `wanted`, or halved until the device has a multiprocessor for every program: the parts of a tile wait for each other.
+
+    Nothing that is on the device at the same time may wait likewise: one such kernel starts only when all programs of the one before have started.
+    """
+    processors = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else PROCESSORS
+    while wanted > 1 and tiles * wanted > processors:
+        wanted //= 2
+    return wanted
 
 
 def new_rows(like: Tensor, rows: int, columns: int) -> Tensor:
@@ -291,7 +318,7 @@ def wins(rows: int, columns: int, depth: int) -> bool:
     if rows <= FEW:
         return small
     if rows <= LOW:
-        return (depth <= 4096 or columns <= 2048) and (columns <= 4096 or depth != 2048)
+        return (depth <= 4096 or columns <= 4096) and (columns <= 4096 or depth != 2048)
     if rows <= TALL:
         return small or depth <= 2048
     return small and rows > 160
@@ -300,22 +327,22 @@ def wins(rows: int, columns: int, depth: int) -> bool:
 def settings_for(rows: int, columns: int, depth: int, gated: bool) -> Settings:
     """The settings measured best in the whole of a layer or a step (bench/GPU.md)."""
     if rows > TALL:
-        if gated:
-            return Settings(TALL, 64, 128, 3, 3)
-        return Settings(TALL, 64, 128, 4, 4) if columns > 2048 else Settings(LOW, 32, 128, 8 if depth > 2048 else 4, 4)
+        if gated or columns > 2048:
+            return Settings(TALL, 64, 128, 3, 3) if gated else Settings(TALL, 64, 128, 4, 4)
+        return Settings(LOW, 64, 128, 6, 6, 2) if columns <= 1024 else Settings(LOW, 32, 128, 8 if depth > 2048 else 4, 4)
     if rows > LOW:
         if gated:
             return Settings(TALL, 64, 128, 3, 3) if columns > 4096 else Settings(TALL, 32, 128, 4, 4)
-        if columns > 2048:
-            return Settings(LOW, 64, 128, 4, 4)
-        return Settings(LOW, 64, 128, 4, 4, 2) if columns > 1024 else Settings(LOW, 32, 128, 8 if depth > 2048 else 4, 4, 2)
+        return Settings(LOW, 64, 128, 4, 4, 1 if columns > 2048 else 2 if columns > 1024 else 4)
     if gated:
-        return Settings(LOW, 64, 128, 4, 4) if columns > 4096 else Settings(LOW, 32, 128, 8, 4)
+        return Settings(LOW, 64, 128, 4, 4) if columns > 4096 else Settings(LOW, 32, 128, 6, 6)
+    if columns > 4096 and depth > 2048:
+        return Settings(LOW, 64, 128, 4, 4)
     if columns > 2048:
-        return Settings(LOW, 64, 128, 4, 4, 2) if depth > 2048 else Settings(LOW, 32, 128, 8 if depth > 1024 else 4, 4)
-    if depth > 4096:
-        return Settings(LOW, 32, 128, 4, 4, 4)
-    return Settings(LOW, 16, 128, 8, 4) if columns > 1024 else Settings(LOW, 16, 128, 4, 4, 2)
+        return Settings(LOW, 128, 128, 4, 4, 4) if depth > 2048 else Settings(LOW, 32, 128, 8, 4) if depth > 1024 else Settings(LOW, 32, 256, 4, 4)
+    if columns > 1024:
+        return Settings(LOW, 64, 128, 6, 6, 4) if depth > 4096 else Settings(LOW, 16, 128, 8, 8)
+    return Settings(LOW, 32, 256, 3, 3, 4) if depth > 2048 else Settings(LOW, 64, 128, 4, 4, 4)
 
 
 class Scaled(NamedTuple):
@@ -337,15 +364,16 @@ def product(
     """
     (rows, depth), columns = x_TM.shape, out_TN.shape[1]
     chosen = settings or settings_for(rows, columns, depth, gated)
-    grid = cdiv(columns, chosen.columns), cdiv(rows, chosen.rows), chosen.parts
+    tiles = cdiv(columns, chosen.columns), cdiv(rows, chosen.rows)
+    grid = *tiles, _parts(chosen.parts, tiles[0] * tiles[1], x_TM.device)
     size = chosen.rows * chosen.columns * (2 if gated else 1)
-    steps = cdiv(cdiv(depth, chosen.depth), chosen.parts)
+    steps = cdiv(cdiv(depth, chosen.depth), grid[2])
     scaled = None if norm_N is None else Scaled(new_rows(out_TN, rows, columns), torch.empty(rows, grid[0], device=x_TM.device))
     groups = 0 if squares is None else squares.shape[1]
     launch(
         _ring, grid, ALWAYS, _describe(x_TM, chosen.rows, chosen.depth), _describe(weight, chosen.columns, chosen.depth), squares, bias, out_TN,
         norm_N, *(scaled or (None, None)), *_scratch_for(x_TM.device, grid, size), rows, columns, depth, steps, groups, eps,
-        WEIGHTS=min(steps, chosen.weights), INPUTS=min(steps, chosen.inputs), REFILL=steps > min(chosen.weights, chosen.inputs), PARTS=chosen.parts,
+        WEIGHTS=min(steps, chosen.weights), INPUTS=min(steps, chosen.inputs), REFILL=steps > min(chosen.weights, chosen.inputs), PARTS=grid[2],
         SPAN=power_of_two(groups) if groups else 0, GATED=gated, ADD=add, BIAS=bias is not None, SCALED=scaled is not None,
         num_warps=4 if chosen.rows == LOW else 8,
     )  # fmt: skip

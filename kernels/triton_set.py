@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from kernels import attention, decode_row, fp8, mlp, norm, products, resident, ring, rope_kv, sampling
+from kernels import attention, decode_row, fp8, mask, mlp, norm, products, resident, ring, rope_kv, sampling
 from kernels.backend import Reference
 
 
@@ -21,6 +21,7 @@ class Triton(Reference):
     linear_add: Any = staticmethod(products.linear_add)
     norm_gate_up: Any = staticmethod(products.norm_gate_up)
     sample = staticmethod(sampling.sample)
+    apply_mask = staticmethod(mask.apply_mask)
     write_words = staticmethod(resident.write_words)
     begin_rows = staticmethod(resident.begin_rows)
     sampling_columns = staticmethod(resident.sampling_columns)

@@ -69,6 +69,7 @@ def build_parser(command: str | None = None) -> argparse.ArgumentParser:
     talk = _command(bench, "chat", "launcher.bench_chat", "users who chat over several turns: what the prefix cache saves")
     front = _command(bench, "frontend", "launcher.bench_frontend", "cost of a streamed token in the HTTP process, without a model")
     scheduler = _command(bench, "scheduler", "launcher.bench_scheduler", "CPU time of the scheduler's steps, without a cluster")
+    grammars = _command(bench, "grammars", "launcher.bench_grammars", "what rows that follow a grammar cost a step")
     kernels = _command(bench, "kernels", "launcher.bench_kernels", "check and time every GPU kernel beside the bandwidth measured in the same run")
     models = [
         _command(bench, "offline", "launcher.bench_model", "throughput of many prompts at once, through a scheduler and a worker", "run_offline"),
@@ -83,6 +84,7 @@ def build_parser(command: str | None = None) -> argparse.ArgumentParser:
         importlib.import_module("launcher.bench").add_arguments(serve)
         importlib.import_module("launcher.bench_overload").add_arguments(over)
         importlib.import_module("launcher.bench_frontend").add_arguments(front)
+        importlib.import_module("launcher.bench_grammars").add_arguments(grammars)
         importlib.import_module("launcher.bench_kernels").add_arguments(kernels)
         importlib.import_module("launcher.bench_scheduler").add_arguments(scheduler)
         importlib.import_module("launcher.bench_chat").add_arguments(talk)

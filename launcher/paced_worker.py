@@ -12,8 +12,8 @@ import numpy as np
 import zmq
 
 from messages.cluster import READY, STOPPING
-from messages.plan import Attach, Shutdown, StepPlan, ToWorker
-from messages.result import OK, Attached, StepResult, WorkerReady
+from messages.plan import Attach, Prepare, Shutdown, StepPlan, ToWorker
+from messages.result import OK, Attached, Prepared, StepResult, WorkerReady
 from transport.columns import I32, pack_i32, view_i32, view_slots, view_u8
 from transport.lifetime import Lifetime, ProcessArgs, read_arguments, set_up_logging
 from transport.reports import Reporter
@@ -57,6 +57,8 @@ class PacedWorker:
                 self._attach(message.session)
             elif isinstance(message, StepPlan):
                 self._step(message)
+            elif isinstance(message, Prepare):
+                self._outbox.send(Prepared(session=message.session, grammar=message.grammar, problem="this worker has no model"))
             elif isinstance(message, Shutdown):
                 self._results.clear()
         while self._results and self._results[0][0] <= time.monotonic():

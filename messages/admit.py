@@ -4,6 +4,7 @@ from typing import Annotated
 
 import msgspec
 
+from messages.constraint import Program
 from messages.explain import Explain
 from messages.key import Key
 from messages.request import Label, Timeout, TokenId
@@ -18,6 +19,8 @@ class Admit(msgspec.Struct, frozen=True, kw_only=True, tag="admit"):
     last of which carries a finish, or with one `messages.tokens.Refused` per key.
 
     `banned`: the bad words of `constraints` as tokens, one or more each.
+
+    `program`: the grammar that the generated tokens must follow, known to compile.
 
     `pooling`: the sums of hidden states that make an embedding of the prompt come in `messages.tokens.PromptScores`.
 
@@ -47,6 +50,7 @@ class Admit(msgspec.Struct, frozen=True, kw_only=True, tag="admit"):
     cache_salt: Label = ""
     constraints: Constraints | None = None
     pooling: Pooling = ""
+    program: Program = ""
     timeout: Timeout | None = None
     banned: list[Annotated[list[TokenId], msgspec.Meta(min_length=1, max_length=MAX_BAD_WORD_TOKENS)]] = []
 

@@ -1,9 +1,11 @@
 """Into a worker from the scheduler: what to compute in one step. Only changes travel; the worker keeps all per-slot state.
 
-A worker applies the parts of a plan in this order: release, admit with bias, append, copies, prefill and decode (one batch), scores, sample.
+A worker applies the parts of a plan in this order: release, admit (with bias, match), append, copies, prefill and decode (one batch), scores, sample.
 """
 
 import msgspec
+
+from messages.constraint import Program
 
 
 class Attach(msgspec.Struct, frozen=True, tag="attach"):
@@ -18,7 +20,7 @@ class Admissions(msgspec.Struct, frozen=True, kw_only=True):
     `prompt_len` tells prompt tokens from generated ones for the penalties; after a preemption or a worker restart a row is admitted again
     and its generated tokens are prefilled behind the prompt, so the penalties and the position-keyed randomness continue exactly.
     `seen_slot`/`seen_count`/`seen_tokens` (i32; tokens concatenated) name tokens a row already holds through cached blocks; only rows with
-    penalties need them, and rows with words (see Biases) when some of them were generated.
+    penalties need them, and rows with words (see Biases) or a grammar (see Matches) when some of them were generated.
     """
 
     slot: bytes
@@ -57,6 +59,28 @@ class Biases(msgspec.Struct, frozen=True, kw_only=True):
     word_slot: bytes = b""
     word_count: bytes = b""
     word_tokens: bytes = b""
+
+
+class Prepare(msgspec.Struct, frozen=True, kw_only=True, tag="prepare"):
+    """Compile `program`, the grammar that rows admitted later are to follow, under this number. Answered with `messages.result.Prepared`.
+
+    `forget`: grammars that no row has and that none will be given.
+    """
+
+    session: int
+    grammar: int
+    program: Program
+    forget: list[int] = []
+
+
+class Matches(msgspec.Struct, frozen=True, kw_only=True):
+    """Rows admitted in this plan whose generated tokens follow a grammar: `slot` and `grammar` (a number of Prepare) i32, one value per row.
+
+    The token of every step is one that the grammar allows after those before. End tokens are allowed where it may end.
+    """
+
+    slot: bytes
+    grammar: bytes
 
 
 POOLED = -1
@@ -119,6 +143,7 @@ class StepPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
     release: bytes = b""
     admit: Admissions | None = None
     bias: Biases | None = None
+    match: Matches | None = None
     append: Appends | None = None
     copies: Copies | None = None
     prefill: Prefills | None = None
@@ -130,4 +155,4 @@ class Shutdown(msgspec.Struct, frozen=True, tag="shutdown"):
     """Finish the step in hand and exit."""
 
 
-ToWorker = Attach | StepPlan | Shutdown
+ToWorker = Attach | Prepare | StepPlan | Shutdown

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import msgspec
 
+from messages.constraint import Constraint
 from messages.explain import Explain
 from messages.key import Key
 from messages.sampling import Constraints, Pooling, SamplingParams, StopRules
@@ -47,6 +48,8 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True, tag="generate"):
     (-1: as many as fit with what is to be generated). `with_ids` asks for the token ids of prompt and answer. `pooling`
     asks for an embedding of the prompt, and `stop.max_tokens` is 0 then. `score_first`: logprobs of the prompt are of the first key alone.
 
+    `constraint`: the form of the answer. Stop strings, stop tokens and the limits may still cut it short; the model's own end tokens cannot.
+
     `resumed` is as long as `keys` in a request sent again, under new keys, because a process on its way died: what follows `Delivered` comes, and
     nothing that is in it. `incarnation` is that of the frontend: what an earlier one asked for is over.
 
@@ -69,6 +72,7 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True, tag="generate"):
     tenant: Label = ""
     cache_salt: Label = ""
     constraints: Constraints | None = None
+    constraint: Constraint | None = None
     truncate: Annotated[int, msgspec.Meta(ge=-1, le=2**31 - 1)] | None = None
     with_ids: bool = False
     pooling: Pooling = ""

@@ -5,7 +5,7 @@ import msgspec
 from messages.tokens import LogprobColumns
 
 # Values of the `status` column.
-OK, NON_FINITE = 0, 1
+OK, NON_FINITE, UNMATCHED = 0, 1, 2
 
 
 class WorkerReady(msgspec.Struct, frozen=True, kw_only=True, tag="worker_ready"):
@@ -50,6 +50,14 @@ class Attached(msgspec.Struct, frozen=True, kw_only=True, tag="attached"):
     origin: Origin | None = None
 
 
+class Prepared(msgspec.Struct, frozen=True, kw_only=True, tag="prepared"):
+    """The grammar of a `messages.plan.Prepare` can be used; or why not, a sentence."""
+
+    session: int
+    grammar: int
+    problem: str = ""
+
+
 class ScoreColumns(msgspec.Struct, frozen=True, kw_only=True):
     """What the plan's Scores asked for; `slot`, `start`, `count` and `top` are as there.
 
@@ -70,7 +78,8 @@ class ScoreColumns(msgspec.Struct, frozen=True, kw_only=True):
 class StepResult(msgspec.Struct, frozen=True, kw_only=True, tag="result"):
     """Sampled rows of one step: first the prefills with sample=1 in plan order, then the decode rows by slot.
 
-    `slot` i32, `token` i32 (-1 when status is not OK), `status` u8. `seconds` is the step's compute time, `queued` how long the plan
+    `slot` i32, `token` i32 (-1 when status is not OK), `status` u8: NON_FINITE when the row's logits are not numbers, UNMATCHED when its grammar is
+    too complex at this place. `seconds` is the step's compute time, `queued` how long the plan
     waited in the worker. `logprobs.row` indexes these columns.
     """
 
@@ -93,4 +102,4 @@ class StepFailed(msgspec.Struct, frozen=True, kw_only=True, tag="step_failed"):
     message: str
 
 
-FromWorker = WorkerReady | Attached | StepResult | StepFailed
+FromWorker = WorkerReady | Attached | Prepared | StepResult | StepFailed

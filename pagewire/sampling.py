@@ -10,7 +10,8 @@ class SamplingParams:
     """Fields left at None are not sent, so that the server's defaults apply. Bounds are the server's; it names the field it refuses.
 
     temperature 0 is greedy. `max_tokens` None: chat runs to the context limit, plain completions to 16 tokens, as in OpenAI's API.
-    `logprobs` is the number of alternatives per token (0: only the chosen token's).
+    `logprobs` is the number of alternatives per token (0: only the chosen token's). `structured_outputs` and `response_format` say which form
+    the answer must have, one of them: `{"json": SCHEMA}`, `{"regex": "[0-9]+"}`, `{"choice": ["yes", "no"]}`, `{"grammar": LARK}`.
     """
 
     max_tokens: int | None = None
@@ -31,6 +32,8 @@ class SamplingParams:
     logit_bias: Mapping[int, float] | None = None
     allowed_token_ids: Sequence[int] | None = None
     bad_words: Sequence[str] | None = None
+    response_format: Mapping[str, Any] | None = None
+    structured_outputs: Mapping[str, Any] | None = None
 
     def body(self, chat: bool) -> dict[str, Any]:
         """The request fields. Chat spells logprobs as a flag and `top_logprobs`."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from messages.result import NON_FINITE, OK, StepResult
+from messages.result import NON_FINITE, OK, UNMATCHED, StepResult
 from messages.text import Problem
 from messages.tokens import LogprobColumns, Tokens
 from scheduler.errors import ContractError
@@ -14,6 +14,11 @@ from scheduler.requests import Beginning
 from transport.columns import F32, I32, I64, U8, ColumnError, pack_f32, pack_i32, view_f32, view_i32, view_u8
 
 NON_FINITE_PROBLEM = Problem(status=500, code="non_finite_logits", message="the model gave logits that are not numbers for this sequence")
+
+UNMATCHED_PROBLEM = Problem(
+    status=500, code="grammar_too_complex", message="the form that the answer is to have is too complex to go on with: simplify it"
+)
+PROBLEM_OF = {NON_FINITE: NON_FINITE_PROBLEM, UNMATCHED: UNMATCHED_PROBLEM}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +54,7 @@ def read_result(result: StepResult, expected: bytes, vocab: int) -> Sampled:
     except ColumnError as error:
         raise ContractError(f"the result of step {result.step}: {error}") from error
     ok = status == OK
-    if not ok.all() and not (status[~ok] == NON_FINITE).all():
+    if not ok.all() and not np.isin(status[~ok], list(PROBLEM_OF)).all():
         raise ContractError(f"the result of step {result.step} has an unknown status")
     if ((token < 0) | (token >= vocab))[ok].any():
         raise ContractError(f"the result of step {result.step} has a token outside the vocabulary")
@@ -107,7 +112,7 @@ class Delivery:
         token, problems = self.token, {}
         if failed.any():
             token = np.where(failed, np.int32(-1), token)
-            problems = dict.fromkeys(self.key[failed].tolist(), NON_FINITE_PROBLEM)
+            problems = {key: PROBLEM_OF[status] for key, status in zip(self.key[failed].tolist(), self.status[failed].tolist(), strict=True)}
         first = {key: self.first[key] for key in self.key[self.index == 0].tolist()} if self.first else {}
         return Tokens(
             key=self.key.tobytes(),

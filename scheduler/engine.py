@@ -11,22 +11,25 @@ from messages.admit import Abort, Admit, FromTokenizerProc
 from messages.explain import Explain
 from messages.plan import Attach
 from messages.poison import Poison
-from messages.result import OK, Attached, FromWorker, StepFailed, StepResult, WorkerReady
+from messages.result import Attached, FromWorker, Prepared, StepFailed, StepResult, WorkerReady
 from messages.text import Problem
 from messages.tokens import FINISH_ERROR, Refused
 from scheduler.args import SchedulerArgs
 from scheduler.bias import Bias, bias_of
+from scheduler.checks import check
 from scheduler.deadlines import Deadlines
-from scheduler.delivery import Delivery, Sampled, failure, read_result
+from scheduler.delivery import Sampled, failure, read_result
 from scheduler.door import DUPLICATE, EXPIRED, Door
-from scheduler.errors import ContractError, InvariantError, require
+from scheduler.errors import ContractError, InvariantError
 from scheduler.explain import Scene, explain
 from scheduler.fence import Fence, keys_of
-from scheduler.finish import COUNTER_OF, finish_of
+from scheduler.finish import COUNTER_OF
 from scheduler.forecast import Forecast
 from scheduler.gauges import gauges
 from scheduler.geometry import Geometry, geometry_of
+from scheduler.grammars import DEADLY, Grammars, unusable
 from scheduler.live import Live
+from scheduler.newest import take_in
 from scheduler.pace import Pace
 from scheduler.policy import Policy
 from scheduler.requests import WAITING, Arrival, Request, fit, read_admit, request_of
@@ -72,6 +75,7 @@ class Engine:
         self._forecast = Forecast(self.tally, self._pace, args.run_ahead)
         self._door = Door(args, self._waiting, self._live, self.tally, self._forecast)
         self._fence = Fence()
+        self._grammars = Grammars()
         self._now = self._progress = self._excused = 0.0
         self._deadlines = Deadlines(args.step_deadline)
         self._out: list[Outgoing] = []
@@ -98,6 +102,8 @@ class Engine:
                 self._on_attached(message, now)
             case StepFailed():
                 self._on_failed(message)
+            case Prepared():
+                self._on_prepared(message)
             case _:
                 self._on_explain(message)
 
@@ -107,10 +113,15 @@ class Engine:
         for request in self._live.due(now):
             self.tally.add("expired")
             self._fail(request, EXPIRED)
+        if self.session is not None:
+            orders, alone = self._grammars.orders(self.session, self._suspects.trial)
+            self._out += [(self._args.worker, order) for order in orders]
+            if alone:
+                return
         while (session := self.session) is not None and session.may_plan:
             composition = None if self._suspects.finished(now, idle=False) else self._policy.compose(session)
             if composition is None:
-                if not session.inflight and self._suspects.finished(now, idle=True):
+                if not session.inflight and not self._grammars.busy and self._suspects.finished(now, idle=True):
                     self._attach()
                 return
             if not session.inflight:
@@ -212,16 +223,7 @@ class Engine:
 
     def check(self) -> None:
         """Every invariant at once. Raises InvariantError."""
-        self._live.check()
-        self._waiting.check()
-        running: set[int] = set()
-        if self.session is not None:
-            self.session.check()
-            running = {request.key for request in self.session.slots.requests if request is not None}
-        waiting = {request.key for request in self._waiting.all()}
-        exact = not running & waiting and running | waiting == set(self._live)
-        counted = self.tally.counts["accepted"] == self.tally.ended + len(self._live)
-        require({"live keys are not running or waiting, exactly one": exact, "counters do not add up": counted})
+        check(self._live, self._waiting, self.session, self._grammars, self.tally)
 
     # Requests
 
@@ -249,8 +251,9 @@ class Engine:
         place = Arrival(self._arrivals, now, score(admit.priority, now))
         request = request_of(admit, key, seed, tokens, bias, leader, place, self._args.prefix_cache)
         request.tokenizer = self._tokenizers[admit.tokenizer]
-        request.fitted, request.held = self.session is not None, self._suspects.holds(key)
+        request.grammar = self._grammars.join(admit.program) if admit.program else None
         self._live.enter(request, self.geometry)
+        request.fitted, request.held = self.session is not None, self._suspects.holds(key) or not request.matchable
         self._shares.join(request.tenant)
         self._waiting.push(request)
         self.tally.add("accepted")
@@ -279,6 +282,8 @@ class Engine:
         self._suspects.ended(request.key)
         self.tally.add(counter)
         self._shares.leave(request.tenant)
+        if request.grammar is not None:
+            self._grammars.leave(request.grammar)
         if self.session is None or request.slot == WAITING:
             self._waiting.remove(request)
         else:
@@ -314,33 +319,18 @@ class Engine:
 
     def _deliver(self, session: Session, sampled: Sampled, now: float) -> None:
         """Count, finish and send the tokens of rows that have not ended meanwhile."""
-        slots = session.slots
-        rows, token, status = sampled.slots.astype(np.intp), sampled.token, sampled.status
-        place = np.flatnonzero(slots.decoding[rows])
-        if not place.size:
+        newest = take_in(session, sampled, now)
+        if newest is None:
             return
-        if place.size < rows.size:
-            rows, token, status = rows[place], token[place], status[place]
-        good = status == OK
-        failed = not good.all()
-        fresh = rows[good] if failed else rows
-        length = slots.append(rows, fresh, token[good] if failed else token)
-        session.grown(rows, length)
+        delivery, keys = newest.delivery, session.slots.key
         if len(self._shares) > 1:
-            self._shares.charge_each(slots.tenants(fresh))
-        finish = finish_of(slots, rows, length, token, status)
-        self.tally.add("generation_tokens", fresh.size)
-        index = length - slots.prompt_len[rows] - good
-        first = slots.beginnings(rows[index == 0], now)
-        delivery = Delivery(place, slots.tokenizer[rows], slots.key[rows], token, finish, index, status, first)
+            self._shares.charge_each(session.slots.tenants(newest.fresh))
+        self.tally.add("generation_tokens", newest.fresh.size)
         self._out += [(self._args.tokenizers[number], message) for number, message in delivery.messages(sampled.logprobs, sampled.slots.size)]
         if self._suspects:
-            self._suspects.progressed(slots.key[fresh].tolist())
-        if failed:
-            for slot in rows[~good].tolist():
-                session.pool.forget(slot)
-        for done in np.flatnonzero(finish).tolist():
-            self._end(self._live[int(delivery.key[done])], COUNTER_OF[int(finish[done])])
+            self._suspects.progressed(keys[newest.fresh].tolist())
+        for done in np.flatnonzero(delivery.finish).tolist():
+            self._end(self._live[int(delivery.key[done])], COUNTER_OF[int(delivery.finish[done])])
 
     # The worker
 
@@ -349,12 +339,12 @@ class Engine:
             raise ContractError(f"a worker called {ready.worker!r} is ready; expected {self._args.worker!r}")
         if ready.incarnation < self.worker_incarnation:
             return
+        died, session = ready.incarnation > self.worker_incarnation, self.session
         self.worker_incarnation = ready.incarnation
-        session = self.session
         if session is not None and session.inflight:
-            self._session_broken(session, list(session.inflight), POISON, session.given_up or "the worker died with a step in flight")
+            self._session_broken(session, list(session.inflight), POISON, session.given_up or "the worker died with a step in flight", died)
         else:
-            self._attach()
+            self._attach(died)
 
     def _on_failed(self, failed: StepFailed) -> None:
         session = self.session
@@ -362,7 +352,7 @@ class Engine:
             lost = [plan for plan in session.inflight if plan.step == failed.step]
             self._session_broken(session, lost, STEP_FAILED, f"the worker could not run step {failed.step}: {failed.message}")
 
-    def _session_broken(self, session: Session, lost: list[InFlight], code: str, why: str) -> None:
+    def _session_broken(self, session: Session, lost: list[InFlight], code: str, why: str, died: bool = False) -> None:
         """The `lost` plans gave nothing. Their rows run again from their tokens; one that is found to be the cause ends with `code`."""
         log.error("session %d ends: %s", session.number, why)
         self.tally.add("failed_steps")
@@ -373,18 +363,28 @@ class Engine:
             self._found.append(session.poison(why))
             told = "this sequence ends the worker" if code == POISON else "the step that computes this sequence fails"
             self._fail(self._live[culprit], Problem(status=500, code=code, message=f"{told} every time, with nothing else in flight too: {why}"))
-        self._attach()
+        self._attach(died)
 
-    def _attach(self) -> None:
-        """Begin a new session. Running rows go back to the head of the line with their tokens; nothing is delivered twice."""
+    def _attach(self, died: bool = False) -> None:
+        """Begin a new session, because the worker `died` or for another reason. Running rows go back to the head of the line with their tokens."""
         if self.session is not None:
             for request in self.session.evacuate():
                 self._waiting.push(request)
         self.session = None
+        for request in self._live.following(self._grammars.lost(died)):
+            self._fail(request, DEADLY)
         self._suspects.begin(len(self._live), self._now)
         self._waiting.hold(self._suspects.holds)
         self._attaching = self._new_session()
         self._out.append((self._args.worker, Attach(self._attaching)))
+
+    def _on_prepared(self, prepared: Prepared) -> None:
+        """Its rows may run; or it cannot be used, which the trial should have found."""
+        if self.session is not None and prepared.session == self.session.number:
+            grammar = self._grammars.answered(prepared.grammar, not prepared.problem)
+            for request in self._live.following(grammar if prepared.problem else None):
+                self._fail(request, unusable(prepared.problem))
+            self._waiting.hold(self._suspects.holds)
 
     def _on_attached(self, attached: Attached, now: float) -> None:
         if attached.session != self._attaching:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from scheduler.errors import require
 from scheduler.geometry import Geometry
+from scheduler.grammar import Grammar
 from scheduler.requests import Request
 
 SPARE = 64
@@ -48,6 +49,10 @@ class Live(dict[int, Request]):
         _, order, key = entry
         request = self.get(key)
         return request is not None and request.order == order  # a key may come again after its end
+
+    def following(self, grammar: Grammar | None) -> list[Request]:
+        """Those that follow this grammar; nobody follows None."""
+        return [] if grammar is None else [request for request in self.values() if request.grammar is grammar]
 
     @property
     def next_deadline(self) -> float | None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from messages.plan import Admissions, Appends, Copies, Prefills
+from messages.plan import Admissions, Appends, Copies, Matches, Prefills
 from messages.sampling import SamplingParams
 from scheduler.blocks import Columns
 from scheduler.requests import Request
@@ -41,8 +41,8 @@ def _has_penalties(sampling: SamplingParams) -> bool:
 
 
 def _has_spoken(row: Request, cached: int) -> bool:
-    """Its bad words may have begun among its `cached` tokens."""
-    return row.bias is not None and bool(row.bias.words) and cached > row.prompt_len
+    """Its bad words may have begun among its `cached` tokens, and its grammar has."""
+    return cached > row.prompt_len and (row.grammar is not None or (row.bias is not None and bool(row.bias.words)))
 
 
 def admissions(admitted: list[tuple[Request, int]]) -> Admissions | None:
@@ -68,6 +68,14 @@ def admissions(admitted: list[tuple[Request, int]]) -> Admissions | None:
         seen_count=pack_i32([cached for _, cached in seen]),
         seen_tokens=b"".join(row.tokens[:cached].tobytes() for row, cached in seen),
     )
+
+
+def matches(admitted: list[tuple[Request, int]]) -> Matches | None:
+    """Grammars of rows that have just been given their slots."""
+    rows = [(row.slot, row.grammar.number) for row, _ in admitted if row.grammar is not None]
+    if not rows:
+        return None
+    return Matches(slot=pack_i32([slot for slot, _ in rows]), grammar=pack_i32([number for _, number in rows]))
 
 
 def copies(pairs: list[tuple[int, int]]) -> Copies | None:

@@ -8,7 +8,7 @@ import msgspec
 
 from messages.admit import Admit, FromTokenizerProc
 from messages.plan import StepPlan
-from messages.result import FromWorker, StepFailed, StepResult
+from messages.result import FromWorker, Prepared, StepFailed, StepResult
 from messages.text import Problem
 from scheduler.args import SchedulerArgs
 from scheduler.prints import Prints
@@ -165,5 +165,7 @@ def _without_tokens(message: FromTokenizerProc | FromWorker, now: float, prints:
             )
         case StepFailed():
             return Received(now, msgspec.structs.replace(message, message=""))
+        case Prepared():
+            return Received(now, msgspec.structs.replace(message, problem="not kept" if message.problem else ""))
         case _:
             return Received(now, message)

@@ -9,6 +9,7 @@ from messages.text import Problem
 from scheduler.bias import Bias
 from scheduler.errors import ContractError
 from scheduler.geometry import Geometry
+from scheduler.grammar import Grammar
 from transport.columns import I32, ColumnError, view_i32
 
 WAITING = -1
@@ -24,7 +25,8 @@ class Request:
     first choice of the same prompt, None for the first itself. `fitted`: it has been checked against a worker's geometry. `ran`: it had a slot
     before. `cached`: tokens it did not have to compute when it first got one. `hit`: cached tokens last seen while it waited, None before.
     `deadline`: when it is out of time. `reserved`: the tokens, prompt and answer, that it may come to.
-    `passes`: how often others went past it. `held`: it may not run in this session (see `scheduler.suspects`). `bias`: changes to its logits.
+    `passes`: how often others went past it. `held`: it may not run in this session (see `scheduler.suspects`). `bias`: changes to its logits,
+    `grammar`: what its generated tokens follow.
     `top_scores`: alternatives of its prompt's logprobs, -1 when none are wanted; those at positions below `scored` have been delivered.
     `pooling`: it wants sums of hidden states instead.
     """
@@ -46,6 +48,7 @@ class Request:
     fitted: bool = False
     leader: "Request | None" = None
     bias: Bias | None = None
+    grammar: Grammar | None = None
     top_scores: int = -1
     scored: int = 0
     pooling: Pooling = ""
@@ -59,6 +62,11 @@ class Request:
     reserved: int = 0
     hit: int | None = None
     passes: int = 0
+
+    @property
+    def matchable(self) -> bool:
+        """The worker has its grammar, or it needs none."""
+        return self.grammar is None or self.grammar.ready
 
     def limit(self, geometry: Geometry) -> int:
         """Tokens (prompt + generated) at which it ends."""

@@ -19,7 +19,7 @@ from scheduler.deadlines import Deadlines, Work
 from scheduler.errors import InvariantError, require
 from scheduler.geometry import Geometry
 from scheduler.headroom import Headroom
-from scheduler.plan import Chunk, Composition, admissions, appends, copies, prefills
+from scheduler.plan import Chunk, Composition, admissions, appends, copies, matches, prefills
 from scheduler.pool import Pool
 from scheduler.requests import WAITING, Request
 from scheduler.scores import scores
@@ -239,6 +239,7 @@ class Session:
             release=np.asarray(self._released, dtype=np.int32).tobytes(),
             admit=admissions(composition.admitted),
             bias=biases([(request.slot, request.bias) for request, _ in composition.admitted if request.bias is not None]),
+            match=matches(composition.admitted),
             append=appends([self.pool.swaps(self._step), *composition.appends]),
             copies=copies(composition.copies),
             prefill=prefills(self.slots, composition.chunks),

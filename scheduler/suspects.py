@@ -36,6 +36,11 @@ class Suspects:
         return bool(self._need)
 
     @property
+    def trial(self) -> bool:
+        """In this session suspects run apart."""
+        return bool(self._group)
+
+    @property
     def lone(self) -> bool:
         """This session is the trial of one row."""
         return len(self._group) == 1

@@ -68,9 +68,9 @@ class Waiting:
         self.tokens += request.tokens.size
 
     def hold(self, held: Callable[[int], bool]) -> None:
-        """From now on those are held of whose keys this is true, and no others."""
+        """From now on those are held of whose keys this is true, or whose grammar the worker does not have, and no others."""
         for request in self.all():
-            if request.held != held(request.key):
+            if request.held != (held(request.key) or not request.matchable):
                 self.remove(request)
                 request.held = not request.held
                 self.push(request)

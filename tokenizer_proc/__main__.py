@@ -14,11 +14,13 @@ import zmq
 from checkpoint.errors import CheckpointError
 from checkpoint.sampling import sampling_defaults
 from checkpoint.shapes import SHAPES
+from grammar.vocabulary_file import write_vocabulary
 from messages.cluster import DEAD, DEFAULT, LOADING, READY, SCHEDULER_NAME, STOPPING, ClusterState
 from tokenizer_proc.admission import Sender
 from tokenizer_proc.args import TokenizerArgs
 from tokenizer_proc.dummy_source import dummy_vocabulary
 from tokenizer_proc.errors import VocabularyError
+from tokenizer_proc.grammar_checks import GrammarChecks
 from tokenizer_proc.prompts import PromptEncoder
 from tokenizer_proc.service import Accepted, Service
 from tokenizer_proc.step_texts import Send
@@ -50,7 +52,8 @@ class Process:
         self._tracing = None if trace is None else Tracing(trace)
         frontends = {name: self._to_frontend(name) for name in args.frontends}
         scheduler = self._outboxes[SCHEDULER_NAME].send
-        self.service = Service(Sender(args.name, args.incarnation), encoder, TextPool(loop), frontends, scheduler, self._inbox)
+        texts, grammars = TextPool(loop), GrammarChecks(loop, Path(args.run_dir))
+        self.service = Service(Sender(args.name, args.incarnation), encoder, texts, frontends, scheduler, self._inbox, grammars)
         self._inbox.listen(self._handle)
         self._heard = self._ready = False
 
@@ -82,6 +85,7 @@ class Process:
         self._report_ready(reporter)
         service = self.service
         gauges = {"sequences": len(service.sequences), "preparing": service.preparing, "texts_waiting": service.pool.waiting}
+        gauges["grammars_waiting"] = service.grammars.waiting
         dropped = sum(outbox.dropped for outbox in self._outboxes.values())
         counters = {"bad_frames": self._inbox.bad_frames, "dropped": dropped, **asdict(service.counters)}
         reporter.numbers(dict(gauges), dict(counters))
@@ -154,7 +158,9 @@ def main() -> int:
     reporter.phase(LOADING, "reading the vocabulary")
     try:
         encoder, defaults = load_encoder(args), load_defaults(args)
-    except (VocabularyError, CheckpointError) as error:
+        vocabulary = encoder.vocabulary
+        write_vocabulary(Path(args.run_dir), args.name, vocabulary.pieces.of[: vocabulary.size], vocabulary.pieces.special, vocabulary.end_ids)
+    except (VocabularyError, CheckpointError, OSError) as error:
         log.error("%s", error)
         reporter.phase(DEAD, str(error))
         reporter.close()

@@ -26,16 +26,20 @@ FIT = -1
 
 @dataclass(frozen=True)
 class Encoded:
-    """A prompt of `tokens` ready to be admitted as a `column`: the bad words as tokens, and the text state of each key."""
+    """A prompt of `tokens` ready to be admitted as a `column`: the bad words as tokens, and the text state of each key.
+
+    `program`: of the form of the answer, or empty.
+    """
 
     tokens: int
     column: bytes
+    program: str
     banned: list[list[int]]
     rules: EndRules
     sequences: dict[Key, Sequence]
 
 
-def encode(encoder: PromptEncoder, request: Generate, context: int) -> Encoded:
+def encode(encoder: PromptEncoder, request: Generate, context: int, program: str = "") -> Encoded:
     """The whole of the work on text before a request can run; for a thread. Raises RequestError."""
     keep = request.truncate
     if keep == FIT:
@@ -51,7 +55,7 @@ def encode(encoder: PromptEncoder, request: Generate, context: int) -> Encoded:
     banned = encoder.forbidden(request.constraints.bad_words) if request.constraints else []
     vocabulary = encoder.vocabulary
     rules = end_rules(request, vocabulary.end_ids, vocabulary.special_ids)
-    return Encoded(len(ids), pack_i32(ids), banned, rules, dict(_sequences(encoder, request, ids, echo, rules)))
+    return Encoded(len(ids), pack_i32(ids), program, banned, rules, dict(_sequences(encoder, request, ids, echo, rules)))
 
 
 def _sequences(encoder: PromptEncoder, request: Generate, ids: list[int], echo: str, rules: EndRules) -> Iterator[tuple[Key, Sequence]]:
@@ -118,6 +122,7 @@ class Sender:
             tenant=request.tenant,
             cache_salt=request.cache_salt,
             constraints=request.constraints,
+            program=encoded.program,
             banned=encoded.banned,
             pooling=request.pooling,
             timeout=request.timeout,

@@ -54,6 +54,11 @@ def too_many_logprobs(param: str, tokens: int, alternatives: int, choices: int, 
     return Problem(status=400, code="too_many_logprobs", message=message, param=param)
 
 
+def bad_grammar(param: str, sentence: str) -> Problem:
+    message = f"The form that the answer is to have cannot be used: {sentence}."
+    return Problem(status=400, code="invalid_grammar", message=message, param=param or None)
+
+
 def bad_stop(sentence: str) -> Problem:
     return Problem(status=400, code="invalid_stop", message=sentence, param="stop")
 

@@ -19,6 +19,7 @@ from tokenizer_proc.admission import Encoded, Sender, encode
 from tokenizer_proc.cluster_view import ClusterView
 from tokenizer_proc.detokenizer import decode
 from tokenizer_proc.errors import RequestError
+from tokenizer_proc.grammar_checks import GrammarChecks
 from tokenizer_proc.prompts import PromptEncoder, size_of
 from tokenizer_proc.sequences import Sequence, Sequences
 from tokenizer_proc.step_texts import Send, StepTexts
@@ -67,6 +68,7 @@ class Service:
     frontends: Mapping[str, Send]
     scheduler: Send
     inbox: BadMessages
+    grammars: GrammarChecks
     cluster: ClusterView = field(default_factory=ClusterView)
     sequences: Sequences = field(default_factory=Sequences)
     counters: Counters = field(default_factory=Counters)
@@ -144,9 +146,21 @@ class Service:
             return
         preparation = _Preparation(request.frontend, request.incarnation, set(keys), self.clock())
         self._preparing |= dict.fromkeys(keys, preparation)
+        if request.constraint is None:
+            self._encode(request, preparation, context, "")
+        else:
+            self.grammars.check(
+                request.constraint,
+                lambda program: self._encode(request, preparation, context, program),
+                lambda problem: self._refuse(request.frontend, self._finish_preparation(request, preparation), problem),
+            )
+
+    def _encode(self, request: Generate, preparation: _Preparation, context: int, program: str) -> None:
+        if not preparation.keys:  # while the grammar was tried everybody left
+            return
         self.pool.run(
             size_of(request.prompt),
-            lambda: encode(self.encoder, request, context),
+            lambda: encode(self.encoder, request, context, program),
             lambda encoded: self._admit(request, preparation, encoded),
             lambda problem: self._refuse(request.frontend, self._finish_preparation(request, preparation), problem),
         )

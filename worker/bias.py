@@ -139,11 +139,21 @@ class Biased:
         )
 
 
-def sample_biased(kernels: Kernels, logits_RV: Tensor, batch: SamplingBatch, bias: Bias | None) -> Sampled:
-    """Sample with these changes; logprobs are of the logits as they were."""
-    if bias is None:
+def sample_biased(kernels: Kernels, logits_RV: Tensor, batch: SamplingBatch, bias: Bias | None, mask: tuple[Tensor, ...] = ()) -> Sampled:
+    """Sample with these changes, the logits' own memory being used for them when nothing else needs it; logprobs are of the logits as they were.
+
+    `mask`: int32 rows and words as kernels.reference.mask takes them.
+    """
+    if bias is None and not mask:
         return kernels.sample(logits_RV, batch)
-    out = kernels.sample(kernels.apply_bias(logits_RV, bias), replace(batch, logprob_rows=[], logprob_counts=[]))
+    x = logits_RV
+    if bias is not None:
+        x = kernels.apply_bias(x, bias)
+    elif batch.logprob_rows:
+        x = x.clone()
+    if mask:
+        kernels.apply_mask(x, *mask)
+    out = kernels.sample(x, replace(batch, logprob_rows=[], logprob_counts=[]))
     if not batch.logprob_rows:
         return out
     chosen, top, top_ids = kernels.logprobs(logits_RV, out.token, batch.logprob_rows, batch.logprob_counts)

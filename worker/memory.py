@@ -25,6 +25,12 @@ class PoolError(Exception):
     """There is not enough memory for even one useful KV pool."""
 
 
+def lacks_memory(error: RuntimeError) -> bool:
+    """Whether torch, CUDA, Triton or cuBLAS, each in words of its own, failed for want of memory."""
+    said = str(error)
+    return isinstance(error, torch.OutOfMemoryError) or "out of memory" in said or "ALLOC_FAILED" in said
+
+
 @dataclass(frozen=True)
 class Cache:
     """The KV pool: k and v, [layers, blocks + 1, K, P, D]; the last block is the dummy."""

@@ -3,9 +3,10 @@
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.ma  # np.unique imports it at its first call, which a step waited for
 from numpy.typing import NDArray
 
-from messages.plan import POOLED, Admissions, Appends, Biases, Copies, Prefills, Scores, StepPlan
+from messages.plan import POOLED, Admissions, Appends, Biases, Copies, Matches, Prefills, Scores, StepPlan
 from transport.columns import F32, I32, I64, ColumnError, view_f32, view_i32, view_i64, view_slots, view_u8
 from worker.bias import REMEMBERED, RowBias, pad_words
 from worker.scores import Scored
@@ -92,6 +93,8 @@ class PlanReader:
             self._admit(plan.admit)
             if plan.bias is not None:
                 self._bias(view_i32(plan.admit.slot), plan.bias)
+            if plan.match is not None:
+                self._match(view_i32(plan.admit.slot), plan.match)
             self._seen(plan.admit)
         if plan.append is not None:
             self._append(plan.append)
@@ -145,6 +148,16 @@ class PlanReader:
             own = [word for owner, word in zip(word_slot.tolist(), words, strict=True) if owner == number]
             row = RowBias(closed=is_closed, token=token[part], value=value[part], since=since[part], words=pad_words(own))
             self._slots.biased.admit(number, row)
+
+    def _match(self, admitted: I32, match: Matches) -> None:
+        slot = view_i32(match.slot)
+        grammar = view_i32(match.grammar, len(slot))
+        _unique(slot, "slot of a grammar")
+        _require(np.isin(slot, admitted).all(), "a grammar of a row that is not admitted in this plan")
+        _require(self._slots.matching.knows(grammar), "a grammar that is not there")
+        for number, which in zip(slot.tolist(), grammar.tolist(), strict=True):
+            self._slots.matching.admit(number, which)
+        self._slots.matching.wake()
 
     def _scored(self, rows: Rows, scores: Scores) -> Scored:
         slot = view_i32(scores.slot)

@@ -2,11 +2,12 @@
 
 import logging
 import time
+from pathlib import Path
 
 import zmq
 
 from messages.cluster import READY, SCHEDULER_NAME, STOPPING
-from messages.plan import Attach, Shutdown, StepPlan, ToWorker
+from messages.plan import Attach, Prepare, Shutdown, StepPlan, ToWorker
 from messages.result import Attached, FromWorker, Origin, StepFailed, WorkerReady
 from transport.lifetime import Lifetime
 from transport.reports import Reporter
@@ -14,6 +15,7 @@ from transport.sockets import Inbox, Outbox
 from transport.trace import open_trace
 from worker.args import WorkerArgs
 from worker.engine import StepEngine, StepError
+from worker.grammars import Grammars
 from worker.plan import PlanError
 from worker.pulse import Pulse
 from worker.tracing import Tracing
@@ -25,6 +27,8 @@ FIRST_READY_SECONDS = 0.25
 """A scheduler that is there already may ask by itself; this is longer than its socket takes to connect."""
 WAIT_SECONDS = 0.1
 """The longest the loop sleeps: how late it may notice SIGTERM."""
+QUIET_SECONDS = 2.0
+"""After so long without a message nobody is likely to need this process in the next moment."""
 NO_SESSION = -1
 
 
@@ -41,12 +45,15 @@ class Service:
         self._ignored = 0
         self._failed_plans = 0
         self._warming = True
+        self._heard = time.monotonic()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._inbox: Inbox[ToWorker] = Inbox(self._context, args.run_dir, args.name, ToWorker)
         self._outbox = Outbox(self._context, args.run_dir, SCHEDULER_NAME, linger_ms=500)
         self._results = Outbox(
             self._context, args.run_dir, SCHEDULER_NAME, linger_ms=500
         )  # a socket of its own: the engine may send from a thread of its own
+        self._prepared = Outbox(self._context, args.run_dir, SCHEDULER_NAME, linger_ms=500)  # as above
+        self._grammars = Grammars(Path(args.run_dir), engine.slots.matching, self._prepared.send)
 
     def run(self) -> None:
         """Serve until SIGTERM or Shutdown. Raises DeviceError."""
@@ -69,7 +76,9 @@ class Service:
             if trace is not None:
                 trace.close()
             self._reporter.phase(STOPPING)
+            self._grammars.close()
             self._inbox.close()
+            self._prepared.close()
             self._outbox.close()
             self._results.close()
             self._context.term()
@@ -77,6 +86,8 @@ class Service:
     def _rest(self) -> None:
         """Nothing has come for a while: use the time, a little at a time."""
         self._engine.check()
+        if time.monotonic() - self._heard > QUIET_SECONDS:
+            self._grammars.open_ahead()
         while self._warming and not self._lifetime.stopping.is_set() and not self._inbox.wait(0):
             self._pulse.beat()
             self._warming = self._engine.idle()
@@ -84,6 +95,7 @@ class Service:
 
     def _handle_all(self) -> None:
         received = time.perf_counter()
+        self._heard = time.monotonic()
         for message in self._inbox.drain():
             if self._lifetime.stopping.is_set():
                 return
@@ -97,7 +109,9 @@ class Service:
         elif isinstance(message, Shutdown):
             self._lifetime.stopping.set()
         elif message.session != self._session:
-            self._ignored += 1
+            self._ignored += isinstance(message, StepPlan)
+        elif isinstance(message, Prepare):
+            self._grammars.prepare(message)
         else:
             self._step(message, received)
 
@@ -107,6 +121,7 @@ class Service:
             return
         engine, cache = self._engine, self._engine.cache
         engine.reset()
+        self._grammars.begin()
         self._session = session
         log.info("attached to session %d", session)
         self._reporter.phase(READY, "attached")

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from transport.columns import F32, I32, I64
 from worker.bias import Biased
+from worker.matching import Matching
 
 NO_BLOCK = -1
 NO_TOKEN = -1
@@ -32,7 +33,7 @@ class Slots:
 
     `admitted`; `length` in tokens whose keys are in the cache; `last` sampled token (NO_TOKEN before the first); `failed` once its logits
     were not finite; `table` [slots, max_blocks] of block ids (NO_BLOCK where none); the sampling columns; `penalties` only for rows that have any;
-    `biased` likewise.
+    `biased` and `matching` likewise.
     """
 
     def __init__(self, count: int, max_blocks: int, vocab: int, device: torch.device) -> None:
@@ -49,11 +50,12 @@ class Slots:
         self.floats: dict[str, F32] = {name: np.zeros(count, np.float32) for name in FLOATS}
         self.penalties: dict[int, PenaltyState] = {}
         self.biased = Biased(count, device)
+        self.matching = Matching(vocab)
 
     @property
     def noting(self) -> bool:
-        """Some row has penalties or forbidden words, and must be told its tokens."""
-        return bool(self.penalties or self.biased.worded)
+        """Some row has penalties, forbidden words or a grammar, and must be told its tokens."""
+        return bool(self.penalties or self.biased.worded or self.matching.rows)
 
     def clear(self) -> None:
         """Forget every slot."""
@@ -64,6 +66,7 @@ class Slots:
         for slot in slots.tolist():
             self.penalties.pop(slot, None)
             self.biased.release(slot)
+            self.matching.release(slot)
 
     def admit(self, slots: I32) -> None:
         """Start rows afresh; the caller then sets their sampling columns."""
@@ -80,10 +83,13 @@ class Slots:
         )
 
     def note(self, slot: int, tokens: I32, start: int) -> None:
-        """Tokens now at positions `start`.. of the row, for its penalties and its words if it has any."""
+        """Tokens now at positions `start`.. of the row, for its penalties, its words and its grammar if it has any."""
         generated = min(len(tokens), max(0, start + len(tokens) - int(self.prompt_length[slot])))
         if slot in self.biased.worded and generated:
             self.biased.note(slot, tokens[-generated:])
+        row = self.matching.rows.get(slot)
+        if row is not None and generated:
+            self.matching.note(row, tokens[-generated:].tolist())
         state = self.penalties.get(slot)
         if state is not None:
             state.add(tokens, generated)

@@ -15,7 +15,7 @@ from checkpoint.config import ModelConfig
 from kernels.backend import Kernels
 from kernels.reference.sampling import GREEDY_BELOW, Penalties, Sampled, SamplingBatch
 from messages.plan import StepPlan
-from messages.result import NON_FINITE, OK, ScoreColumns, StepResult
+from messages.result import NON_FINITE, OK, UNMATCHED, ScoreColumns, StepResult
 from messages.tokens import LogprobColumns
 from transport.columns import I32, pack_f32, pack_i32, pack_u8
 from transport.trace import Span
@@ -156,20 +156,30 @@ class Engine:
         batch = self._sampling_batch(slot)
         bias = slots.biased.columns(slot, slots.length[slot]) if slots.biased.rows else []
         there = [self._on_device(column) for column in bias]
-        out = sample_biased(self._kernels, logits, batch, slots.biased.read(there) if there else None)
-        good = out.finite.cpu().numpy() & ~slots.failed[slot]
+        wanted = slots.matching.wanted(slot, slots.length[slot] - slots.prompt_length[slot]) if slots.matching.rows else []
+        masks = slots.matching.wait(wanted) if wanted else None
+        mask = () if masks is None else (self._on_device(masks.row), self._on_device(masks.words))
+        out = sample_biased(self._kernels, logits, batch, slots.biased.read(there) if there else None, mask)
+        unmatched = slots.matching.unmatched(wanted, len(slot))
+        finite = out.finite.cpu().numpy() & ~(slots.failed[slot] & ~unmatched)
+        good = finite & ~unmatched
         token = np.where(good, out.token.cpu().numpy(), -1).astype(np.int32)
         slots.failed[slot[~good]] = True
         slots.last[slot] = np.where(good, token, AFTER_FAILURE)
+        for one in wanted:
+            if not good[one.index]:
+                slots.matching.fail(one.row, "its logits are not finite")
         if slots.noting:
             for number, value, is_good in zip(slot.tolist(), token, good, strict=True):
                 if is_good:
                     slots.note(number, np.array([value], np.int32), int(slots.length[number]))
+        if wanted:
+            slots.matching.wake()
         return msgspec.structs.replace(
             result,
             slot=pack_i32(slot),
             token=pack_i32(token),
-            status=pack_u8(np.where(good, OK, NON_FINITE)),
+            status=pack_u8(np.where(good, OK, np.where(finite, UNMATCHED, NON_FINITE))),
             logprobs=_logprob_columns(batch, out, good),
         )
 

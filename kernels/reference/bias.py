@@ -2,7 +2,8 @@
 
 Nothing is set, all is added: a logit that is not a number stays so and is found by the sampler. What must not be chosen gets a value so low that
 its probability is zero, and not minus infinity, which would pass for a fault. UNNAMED is lower than BANNED: where everything is banned, a closed row
-still has one of its own tokens.
+still has one of its own tokens. A thousand lies between them, and between UNNAMED and kernels.reference.mask.MASKED, for penalties multiply by up to
+a hundred.
 """
 
 from dataclasses import dataclass
@@ -10,8 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-BANNED = -1e29
-UNNAMED = -1e30
+BANNED = -1e24
+UNNAMED = -1e27
 ANY = -2
 """Stands in `prefix` before the beginning of a word: any token, or none."""
 

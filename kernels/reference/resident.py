@@ -2,6 +2,8 @@
 
 Columns have one value per slot and one more for the dummy slot, which padding rows name: int32 `length`, `last` and `failed`, and the sampling
 columns. They are all views of one int32 `arena`, so that any change is one (index, word) pair.
+
+A step that begins with `start_rows` takes a turn, which says where `finish_rows` leaves its tokens for the host.
 """
 
 from dataclasses import dataclass
@@ -9,10 +11,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+TURNS = 1 << 30
+FIRST = 32
+"""Words of a place before its tokens: the turn, then nothing."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
-    """Per slot [S + 1]: `length` in tokens, `last` token, `failed` (0 or 1), then how the row is sampled. `seed` is int64, `top_k` int32."""
+    """Per slot [S + 1]: `length` in tokens, `last` token, `failed` (0 or 1), then how the row is sampled. `seed` is int64, `top_k` int32.
+
+    `turn` [1], int32: how many steps there have been that `start_rows` began, modulo TURNS.
+    """
 
     length: Tensor
     last: Tensor
@@ -22,6 +31,7 @@ class Columns:
     min_p: Tensor
     top_k: Tensor
     seed: Tensor
+    turn: Tensor
 
 
 def write_words(arena: Tensor, pairs: Tensor) -> None:
@@ -48,18 +58,26 @@ def sampling_columns(columns: Columns, slot_R: Tensor) -> tuple[Tensor, ...]:
 
 
 def start_rows(columns: Columns, slot_R: Tensor, token_R: Tensor, position_R: Tensor) -> tuple[Tensor, ...]:
-    """`begin_rows`, and `sampling_columns` after it."""
+    """`begin_rows`, and `sampling_columns` after it. Takes the next turn."""
+    columns.turn.copy_((columns.turn + 1) % TURNS)
     begin_rows(columns, slot_R, token_R, position_R)
     return sampling_columns(columns, slot_R)
 
 
-def finish_rows(columns: Columns, slot_R: Tensor, token_R: Tensor, finite_R: Tensor) -> Tensor:
+def finish_rows(columns: Columns, slot_R: Tensor, token_R: Tensor, finite_R: Tensor, post: Tensor | None = None) -> Tensor:
     """Keep each row's sampled int64 token for its next step; gives int32 tokens [R], -1 where the row has failed, now or before.
 
-    A failed row stays failed and is fed token 0.
+    A failed row stays failed and is fed token 0. The tokens also go to `post`, int32 [a power of two of places, FIRST + at least R] of the host's
+    memory: behind the turn in the place that is the turn's, modulo the places.
     """
     slots = slot_R.long()
     good = finite_R & (columns.failed[slots] == 0)
     columns.failed[slots] = torch.where(good | (slots == len(columns.failed) - 1), 0, 1).to(torch.int32)
     columns.last[slots] = torch.where(good, token_R, 0).to(torch.int32)
-    return torch.where(good, token_R, -1).to(torch.int32)
+    out = torch.where(good, token_R, -1).to(torch.int32)
+    if post is not None:
+        turn = int(columns.turn)
+        place = post[turn % len(post)]
+        place[0] = turn
+        place[FIRST : FIRST + len(out)] = out
+    return out

@@ -133,7 +133,7 @@ def test_errors(client: openai.OpenAI) -> None:
         client.chat.completions.create(model="nope", messages=MESSAGES)
     assert (missing.value.code, missing.value.param) == ("model_not_found", "model")
     with pytest.raises(openai.BadRequestError) as refused:
-        client.chat.completions.create(model=MODEL, messages=MESSAGES, response_format={"type": "json_object"})
-    assert (refused.value.code, refused.value.param) == ("unsupported_parameter", "response_format")
+        client.chat.completions.create(model=MODEL, messages=MESSAGES, store=True)
+    assert (refused.value.code, refused.value.param) == ("unsupported_parameter", "store")
     with pytest.raises(openai.NotFoundError):
         client.models.retrieve("nope")

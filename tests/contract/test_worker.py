@@ -13,11 +13,13 @@ import msgspec
 import pytest
 import zmq
 
+from grammar.vocabulary_file import write_vocabulary
 from messages.cluster import DEAD, READY, STOPPING, ProcessReport, ToSupervisor
-from messages.plan import Attach, Shutdown, StepPlan
-from messages.result import Attached, FromWorker, StepFailed, StepResult, WorkerReady
+from messages.plan import Attach, Prepare, Shutdown, StepPlan
+from messages.result import Attached, FromWorker, Prepared, StepFailed, StepResult, WorkerReady
 from tests.support.engines import tokens_of, worker_args
 from tests.support.plans import Planner, Row
+from tests.support.vocabularies import END, TOKENS
 from transport.lifetime import ARGUMENTS_VARIABLE
 from transport.sockets import Inbox, Outbox
 from worker.args import WorkerArgs
@@ -143,6 +145,29 @@ def test_attaching_again_forgets_all_slots(neighbours: Neighbours) -> None:
     assert play.answer(StepFailed).step == 2
     play.outbox.send(Shutdown())
     assert play.process.wait(timeout=PATIENCE) == 0
+
+
+def test_rows_follow_grammars_that_were_compiled_for_their_session(neighbours: Neighbours, run_dir: Path) -> None:
+    play = neighbours
+    write_vocabulary(run_dir, "tokenizer0", TOKENS.of, TOKENS.special, set(TOKENS.ends))
+    row = Row(slot=2, prompt=[5] * 20, blocks=[7, 3, 1], grammar=4)
+    for session in (1, 2):
+        play.attach(session)
+        for number, program in ((3, "start: b"), (4, 'start: "abc"')):
+            play.outbox.send(Prepare(session=session - 1, grammar=number, program=program))  # of a session that is over
+            play.outbox.send(Prepare(session=session, grammar=number, program=program))
+            problem = "" if number == 4 else 'unknown name: "b"'
+            assert play.answer(Prepared) == Prepared(session=session, grammar=number, problem=problem)
+        planner = Planner(session)
+        for plan in (planner.start(row), *(planner.plan(decode=[2]) for _ in range(4))):
+            play.outbox.send(plan)
+        ids = [token for _ in range(5) for token in tokens_of(play.answer(StepResult))]
+        assert END in ids, ids
+        said = ids[: ids.index(END)]
+        assert b"".join(TOKENS.of[token] for token in said) == b"abc"
+    play.attach(3)
+    play.outbox.send(Planner(3).start(row))
+    assert "a grammar that is not there" in play.answer(StepFailed).message
 
 
 def test_keys_and_values_in_fp8(models: Path, run_dir: Path) -> None:

@@ -9,7 +9,8 @@ import torch
 
 from kernels.triton_set import Triton
 from messages.plan import StepPlan
-from messages.result import NON_FINITE, OK, StepResult
+from messages.result import NON_FINITE, OK, UNMATCHED, StepResult
+from tests.support import followers
 from tests.support.devices import DEVICE, GPU
 from tests.support.engines import SilentReporter, make_engine, tokens_of, worker_args
 from tests.support.plans import Chunk, Planner, Row, pooled, scores
@@ -87,6 +88,36 @@ def test_steps_run_ahead_equal_steps_waited_for(models: Path, playing: Playing) 
             )
             assert view_f32(ours.logprobs.top) == pytest.approx(view_f32(theirs.logprobs.top), abs=1e-4)
     assert playing.engine.totals.decode_tokens == sum(len(view_i32(plan.slot)) for plan in expected) - 4
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_rows_follow_their_grammars_when_steps_run_ahead(models: Path, playing: Playing) -> None:
+    """All plans are there at once; each step's sampler waits for the tokens of the one before."""
+    reference = make_engine(models / "rand-byte", kv_tokens=512)
+    plans = followers.plans(6)
+    for engine in (reference, playing.engine):
+        followers.give(engine.slots.matching)
+    expected = [reference.run(plan) for plan in plans]
+    said: dict[int, list[int]] = {}
+    for ours, theirs in zip(playing.play(plans), expected, strict=True):
+        assert (ours.slot, ours.status) == (theirs.slot, theirs.status)
+        assert tokens_of(ours) == tokens_of(theirs), f"step {ours.step}"
+        assert (ours.logprobs is None) == (theirs.logprobs is None)
+        if ours.logprobs is not None and theirs.logprobs is not None:
+            assert view_f32(ours.logprobs.chosen) == pytest.approx(view_f32(theirs.logprobs.chosen), abs=1e-4)
+        for slot, token in zip(view_i32(ours.slot).tolist(), tokens_of(ours), strict=True):
+            said.setdefault(slot, []).append(token)
+    followers.check(said)
+    matching = playing.engine.slots.matching
+    matching.fail(matching.rows[6], "too complex")
+    playing.engine.reset()
+    first, second, *_ = followers.plans(0)
+    playing.play([first])
+    matching.fail(matching.rows[0], "too complex")
+    (result,) = playing.play([second])
+    assert view_u8(result.status).tolist() == [UNMATCHED, OK, OK, OK]
+    assert tokens_of(result)[0] == -1
 
 
 @pytest.mark.slow
@@ -181,6 +212,21 @@ def test_a_bad_plan_is_refused_and_a_new_session_begins_afresh(playing: Playing)
         playing.engine.submit(planner.plan(decode=[2]))
     playing.engine.reset()
     assert tokens_of(playing.play([Planner(2).start(GREEDY)])[0]) == tokens_of(first)
+
+
+@pytest.mark.skipif(not GPU, reason="there are no graphs in the interpreter")
+def test_short_prompts_from_graphs_equal_steps_waited_for(models: Path, playing: Playing) -> None:
+    """One row more in every step: each kind of step comes launch by launch, then as a graph."""
+    rows = [Row(slot=slot, prompt=IDS[slot : 2 * slot + 3], blocks=[3 * slot, 3 * slot + 1, 3 * slot + 2]) for slot in range(8)]
+    for _ in range(2):
+        planner = Planner()
+        plans = [planner.plan(admit=[row], chunks=[Chunk(row.slot, 0, row.prompt, True)], decode=list(range(row.slot))) for row in rows]
+        plans.append(planner.plan(decode=list(range(8))))
+        reference = make_engine(models / "rand-byte", kv_tokens=512)
+        expected = [tokens_of(reference.run(plan)) for plan in plans]
+        playing.engine.reset()
+        assert [tokens_of(result) for result in playing.play(plans)] == expected
+    assert playing.engine.graphs > 4
 
 
 @pytest.mark.skipif(not GPU, reason="there are no graphs in the interpreter")

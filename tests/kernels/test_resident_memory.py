@@ -2,6 +2,7 @@
 
 import gc
 import logging
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -21,10 +22,11 @@ from worker import __main__ as process
 from worker.decoder import Decoder
 from worker.engine import DeviceError
 from worker.load import load_engine
-from worker.memory import PoolError
+from worker.memory import PoolError, lacks_memory
 from worker.pulse import Pulse
-from worker.resident.budget import GIB, Budget, make_cache
+from worker.resident.budget import GIB, RESERVE, Budget, make_cache
 from worker.resident.engine import ResidentEngine
+from worker.resident.graphs import Graphs, Key
 from worker.resident.load import largest_step
 
 CONFIG = SHAPES["qwen3-0.6b"]
@@ -57,10 +59,10 @@ def make(monkeypatch: pytest.MonkeyPatch, found: Budget, kv_tokens: int, there: 
 def test_the_pool_is_what_the_largest_step_leaves(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         tokens = make(monkeypatch, budget(10 * GIB), 0)
-    assert tokens == (75 * GIB // BLOCK - 1) * 16
+    assert tokens == ((75 * GIB - RESERVE) // BLOCK - 1) * 16
     assert f"({tokens} tokens)" in caplog.text
     assert make(monkeypatch, budget(10 * GIB), 1000) == 1008
-    assert make(monkeypatch, budget(10 * GIB), 0, dtype=torch.float8_e4m3fn) == (75 * GIB // (BLOCK // 2) - 1) * 16
+    assert make(monkeypatch, budget(10 * GIB), 0, dtype=torch.float8_e4m3fn) == ((75 * GIB - RESERVE) // (BLOCK // 2) - 1) * 16
 
 
 def test_the_pool_shrinks_rather_than_fails(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,6 +90,39 @@ def test_steps_are_halved_until_they_fit_and_leave_room_for_their_keys(monkeypat
     monkeypatch.setattr("torch.cuda.mem_get_info", lambda device=None: (GIB, 100 * GIB))
     with pytest.raises(PoolError, match=r"no memory for a step: 1.0 of 100.0 GiB are free"):
         largest_step(10_000, 6000, 1, 0.9, measured)
+
+
+class EmptyGraph:
+    """As torch's: ends with a warning when nothing was captured."""
+
+    def capture_begin(self, **settings: object) -> None:
+        self.begun = True
+
+    def capture_end(self) -> None:
+        assert self.begun
+        warnings.warn("The CUDA Graph is empty. This usually means ...", UserWarning, stacklevel=1)
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("Triton Error [CUDA]: out of memory")], ids=repr)
+def test_a_step_without_memory_for_its_graph_stays_eager(monkeypatch: pytest.MonkeyPatch, error: RuntimeError) -> None:
+    monkeypatch.setattr("torch.cuda.graph_pool_handle", lambda: (0, 1))
+    monkeypatch.setattr("torch.cuda.CUDAGraph", EmptyGraph)
+    graphs, key, found = Graphs(torch.device("cuda"), 8), Key(1, "plain"), torch.zeros(1)
+    answers: list[RuntimeError | None] = [None, error, None, None]
+
+    def step() -> torch.Tensor:
+        answer = answers.pop(0)
+        if answer is not None:
+            raise answer
+        return found
+
+    assert [graphs.run(key, step) is found for _ in range(3)] == [True] * 3
+    assert (answers, graphs.captured, graphs.lacks(key)) == ([], 0, False)
+
+
+def test_what_is_said_when_memory_is_short() -> None:
+    assert lacks_memory(RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"))
+    assert not lacks_memory(RuntimeError("CUDA error: an illegal memory access was encountered"))
 
 
 @pytest.fixture
@@ -121,8 +156,8 @@ def load(**changes: Any) -> ResidentEngine:
 @on_gpu
 @pytest.mark.timeout(300)
 def test_a_gpu_that_is_almost_full(crowded: Callable[[float], None]) -> None:
-    """With 1.1 GiB of weights: smaller steps that work in 1.8 GiB, and a sentence with less than that."""
-    crowded(1.9)
+    """With 1.1 GiB of weights: smaller steps that work in 2.3 GiB, their graphs too, and a sentence with less than that."""
+    crowded(2.3)
     engine = load(max_step_tokens=32_768, gpu_memory_utilization=1.0)
     try:
         assert 8 <= engine.max_step_tokens < 32_768
@@ -132,6 +167,7 @@ def test_a_gpu_that_is_almost_full(crowded: Callable[[float], None]) -> None:
         planner = Planner()
         results = Playing(engine).play([planner.start(row), *(planner.plan(decode=[0]) for _ in range(4))])
         assert all(view_u8(result.status).tolist() == [OK] for result in results)
+        assert engine.graphs > 0
     finally:
         engine.close()
     with pytest.raises(PoolError, match=r"no memory for keys and values: .* raise --gpu-memory-utilization"):

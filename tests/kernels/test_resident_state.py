@@ -71,7 +71,8 @@ class Sums:
         return x if wanted is None else x[wanted.long()]
 
 
-CONFIG_SMALL = cast(Any, type("Config", (), {"vocab": VOCAB, "heads": 4, "kv_heads": 2, "window": None, "layers": 1}))
+SIZES = {"vocab": VOCAB, "heads": 4, "kv_heads": 2, "head_dim": 2, "hidden": 8, "mlp": 8, "window": None, "layers": 1}
+CONFIG_SMALL = cast(Any, type("Config", (), SIZES))
 
 
 class Expected:
@@ -103,10 +104,10 @@ class Expected:
 class World:
     """An engine over `Sums`, and the results as they come."""
 
-    def __init__(self, compilers: Compilers | None = None) -> None:
+    def __init__(self, compilers: Compilers | None = None, fill_up: bool | None = None) -> None:
         self.model = Sums()
         cache = Cache(torch.full((1, BLOCKS + 1, 2, BLOCK, 2), torch.nan), torch.zeros(1, BLOCKS + 1, 2, BLOCK, 2))
-        self.engine = ResidentEngine(cast(Decoder, self.model), cache, cast(Kernels, Numbers), SLOTS, 10, 64, compilers)
+        self.engine = ResidentEngine(cast(Decoder, self.model), cache, cast(Kernels, Numbers), SLOTS, 10, 64, compilers, fill_up)
         self.results: queue.SimpleQueue[StepResult] = queue.SimpleQueue()
         self.engine.start(self.results.put)
         self.engine.reset()
@@ -119,9 +120,9 @@ class World:
         return [dict(zip(view_i32(result.slot).tolist(), view_i32(result.token).tolist(), strict=True)) for result in found]
 
 
-@pytest.fixture
-def world() -> Iterator[World]:
-    made = World()
+@pytest.fixture(params=[False, True], ids=["as they come", "filled up"])
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
+    made = World(fill_up=request.param)
     yield made
     made.engine.close()
 

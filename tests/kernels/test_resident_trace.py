@@ -17,6 +17,7 @@ from tests.support.plans import Planner, Row
 from tests.support.resident import Playing
 from transport import trace_file
 from transport.trace import Trace
+from worker.matching import Matching
 from worker.resident.parcel import Parcel, Parcels
 from worker.resident.reader import Launched, Reader
 from worker.tracing import Tracing
@@ -113,7 +114,7 @@ def test_gaps_count_from_the_anchor_and_from_step_to_step(path: Path, monkeypatc
     trace, results = Trace(str(path), "worker0"), list[StepResult]()
     parcels = Stamped(torch.device("cpu"), 4, 64)
     Stamp.now = 500.0
-    reader = Reader(parcels, results.append, Tracing(trace))
+    reader = Reader(parcels, Matching(1), results.append, Tracing(trace))
     for step, (gap, seconds) in enumerate([(0.5, 0.01), (2e-5, 0.02), (3.0, 0.03)], 1):
         parcel = parcels.take()
         Stamp.now += gap

@@ -31,7 +31,7 @@ def compiled(script: str, cache: Path) -> list[str]:
 def test_every_kernel_compiles(tmp_path: Path) -> None:
     names = set(compiled("compile_kernels.py", tmp_path))
     wanted = "_norm _silu_mul _quantise _narrow _gemv _few _skinny _ring _rope_kv _prefill _decode _merge _row _scan _scan_groups gather settle _draw"
-    assert names >= {*wanted.split(), "_share_out"}
+    assert names >= {*wanted.split(), "_share_out", "_mask"}
 
 
 @pytest.mark.slow
@@ -46,7 +46,7 @@ def test_a_rehearsal_knows_what_a_worker_needs(tmp_path: Path) -> None:
     """Before there are weights, and in the order in which steps need them: first what a short prompt takes. Other steps need no others."""
     names = compiled("rehearse_kernels.py", tmp_path)
     assert "late" not in names
-    wanted = "_norm _silu_mul _gemv _skinny _rope_kv _hopper_prefill _hopper_decode _merge _scan gather settle _draw"
+    wanted = "_norm _silu_mul _gemv _skinny _rope_kv _hopper_prefill _hopper_decode _merge _scan gather settle _draw _mask"
     assert set(names) >= set(wanted.split())
     assert names.index("_hopper_prefill") < names.index("_gemv") < names.index("settle")
 

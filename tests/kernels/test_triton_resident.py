@@ -7,8 +7,8 @@ import torch
 
 from kernels import resident
 from kernels.reference import resident as reference
-from kernels.reference.resident import Columns
-from tests.support.devices import DEVICE
+from kernels.reference.resident import FIRST, TURNS, Columns
+from tests.support.devices import DEVICE, GPU
 
 SLOTS = 300
 
@@ -19,7 +19,8 @@ def make_columns() -> Columns:
     floats = {name: torch.rand(SLOTS + 1, device=DEVICE) for name in ("temperature", "top_p", "min_p")}
     failed = (torch.rand(SLOTS + 1, device=DEVICE) < 0.2).int()
     ints["length"][-1], failed[-1] = 0, 0
-    return Columns(failed=failed, seed=torch.randint(2**62, (SLOTS + 1,), device=DEVICE), **ints, **floats)
+    turn = torch.full((1,), 2**30 - 2, dtype=torch.int32, device=DEVICE)
+    return Columns(turn=turn, failed=failed, seed=torch.randint(2**62, (SLOTS + 1,), device=DEVICE), **ints, **floats)
 
 
 def twins() -> tuple[Columns, Columns]:
@@ -67,4 +68,24 @@ def test_rows(rows: int, padding: int, together: bool) -> None:
     assert_same(ours, theirs)
     token, finite = torch.randint(1000, (rows + padding,), device=DEVICE), torch.rand(rows + padding, device=DEVICE) < 0.8
     assert torch.equal(resident.finish_rows(ours, slot, token, finite), reference.finish_rows(theirs, slot, token, finite))
+    assert_same(ours, theirs)
+
+
+def test_posted_tokens_go_round() -> None:
+    ours, theirs = twins()
+    slot, width = slots_of(290, 6), FIRST + SLOTS
+    posts = [torch.full((4, width), -7, dtype=torch.int32, pin_memory=GPU) for _ in range(2)]
+    found = torch.empty(2, len(slot), dtype=torch.int32, device=DEVICE)
+    for turn in (TURNS - 1, 0, 1, 2, 3):
+        token, finite = torch.randint(1000, slot.shape, device=DEVICE), torch.rand(slot.shape, device=DEVICE) < 0.8
+        for kernels, columns, post in ((resident, ours, posts[0]), (reference, theirs, posts[1])):
+            kernels.start_rows(columns, slot, *found)
+            out = kernels.finish_rows(columns, slot, token, finite, post)
+            if GPU:
+                torch.cuda.synchronize()
+            place = post[turn % 4]
+            assert place[0] == turn
+            assert torch.equal(place[FIRST : FIRST + len(slot)], out.cpu())
+    assert torch.equal(*posts)
+    assert torch.equal(ours.turn, theirs.turn)
     assert_same(ours, theirs)

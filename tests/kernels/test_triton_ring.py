@@ -9,10 +9,14 @@ from tests.support.devices import DEVICE, GPU, assert_close, poisoned, randn
 pytestmark = pytest.mark.skipif(not GPU, reason="Gluon runs on a GPU only")
 
 BF16, EPS = torch.bfloat16, 1e-5
-SHAPES = [(3, 64, 40), (64, 1024, 512), (17, 576, 1000), (65, 3072, 576), (130, 200, 24), (256, 1024, 96), (200, 4096, 1024)]
+SHAPES = [
+    (3, 64, 40), (64, 1024, 1000), (17, 576, 504), (65, 3072, 576), (130, 200, 24), (256, 1024, 96), (200, 4096, 1024),
+    (50, 3072, 1024), (200, 2048, 512), (64, 2048, 2048),
+]  # fmt: skip
 SETTINGS = [
     ring.Settings(64, 32, 128, 4, 4), ring.Settings(64, 64, 64, 6, 3, 2), ring.Settings(64, 16, 128, 3, 2, 4), ring.Settings(128, 64, 64, 8, 4),
-    ring.Settings(128, 32, 128, 2, 2, 3), ring.Settings(256, 32, 64, 4, 4), ring.Settings(256, 32, 64, 4, 4, 8),
+    ring.Settings(128, 32, 128, 2, 2, 4), ring.Settings(256, 32, 64, 4, 4), ring.Settings(256, 32, 64, 4, 4, 8),
+    ring.Settings(64, 64, 128, 2, 2, 8), ring.Settings(128, 64, 64, 4, 4, 4), ring.Settings(64, 128, 64, 4, 4, 8),
 ]  # fmt: skip
 CASES = [(*shape, settings) for shape, settings in zip(SHAPES, SETTINGS, strict=True)]
 """Each has kernels of its own to compile, so not every shape comes with every tile."""
@@ -68,14 +72,15 @@ def test_what_lies_behind_an_input_changes_nothing() -> None:
     assert_close(out, x.double() @ weight.double().T)
 
 
-def test_the_same_bits_again_and_counters_at_zero() -> None:
+@pytest.mark.parametrize("settings", [ring.Settings(128, 32, 64, 4, 4, 8), ring.Settings(64, 64, 64, 4, 4, 8)], ids=str)
+def test_the_same_bits_again_and_counters_ready(settings: ring.Settings) -> None:
     x, weight = randn(100, 2048, dtype=BF16), randn(320, 2048, dtype=BF16)
     found = []
     for _ in range(3):
         out = poisoned(100, 320, dtype=BF16)
-        ring.product(x, weight, None, out, settings=ring.Settings(128, 32, 64, 4, 4, 8))
+        ring.product(x, weight, None, out, settings=settings)
         found.append(out)
-        assert not ring._scratch(DEVICE)[1].any()
+        assert not (ring._scratch(DEVICE)[1] % settings.parts).any()
     assert torch.equal(found[0], found[1])
     assert torch.equal(found[0], found[2])
 
@@ -86,3 +91,9 @@ def test_what_fits() -> None:
     assert not ring.fits(x.float(), weight.float())
     assert not ring.fits(x[:, :60].contiguous(), weight[:, :60].contiguous())
     assert not ring.fits(randn(ring.MOST_ROWS + 1, 64, dtype=BF16), weight)
+
+
+def test_parts_that_shares_cannot_be_made_of_are_refused() -> None:
+    x, weight = randn(64, 1024, dtype=BF16), randn(512, 1024, dtype=BF16)
+    with pytest.raises(ValueError, match="3 parts of 16 tiles"):
+        ring.product(x, weight, None, poisoned(64, 512, dtype=BF16), settings=ring.Settings(64, 32, 128, 4, 4, 3))

@@ -21,6 +21,7 @@ from kernels import (
     few_rows,
     fp8,
     gemv,
+    mask,
     mlp,
     narrow,
     norm,
@@ -83,7 +84,7 @@ def kernel_constants(kernel: Any) -> set[str]:
 
 def main() -> None:
     attending = decode_attention, decode_row, prefill_attention, rope_kv
-    for module in (*attending, few_rows, fp8, gemv, mlp, narrow, norm, resident, ring, sampling, skinny):
+    for module in (*attending, few_rows, fp8, gemv, mask, mlp, narrow, norm, resident, ring, sampling, skinny):
         setattr(module, "launch", compile_kernel)  # noqa: B010
     setattr(linear, "_can_pack", lambda weight: False)  # noqa: B010
     assert not triton.knobs.runtime.interpret
@@ -131,6 +132,9 @@ def main() -> None:
     resident.start_rows(columns, slot, slot, slot)
     resident.sampling_columns(columns, slot)
     resident.finish_rows(columns, slot, slot.long(), slot > 0)
+    resident.finish_rows(columns, slot, slot.long(), slot > 0, torch.zeros(4, 40, dtype=torch.int32))
+    for logits in (torch.randn(3, 20_000), torch.randn(3, 20_000, dtype=dtype)):
+        mask.apply_mask(logits, slot, torch.zeros(3, 625, dtype=torch.int32))
     zeros, ints = torch.zeros(2), torch.zeros(2, dtype=torch.int64)
     one = zeros[:1]
     some = Penalties(row=ints[:1], counts=zeros[None], seen=ints[None] > 0, repetition=one, presence=one, frequency=one)

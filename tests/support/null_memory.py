@@ -26,7 +26,7 @@ class Row:
 
     `content`: the cells of positions 0..`length`; `checksum`: of their tokens. `claimed`: table entries that are shared or were found fit
     for writing. `copied`: blocks that are private copies. `seen`: tokens named for the penalties.
-    `worded`: it has words that must not be finished; `scored`: logprobs of its prompt were asked for.
+    `worded`: it has words that must not be finished; `grammar`: the number of what it follows; `scored`: logprobs of its prompt were asked for.
     """
 
     seed: int
@@ -42,7 +42,13 @@ class Row:
     copied: set[int] = field(default_factory=set)
     seen: bytes | None = None
     worded: bool = False
+    grammar: int | None = None
     scored: bool = False
+
+    @property
+    def follows(self) -> bool:
+        """What it may say depends on what it has said."""
+        return self.worded or self.grammar is not None
 
     @property
     def space(self) -> int:

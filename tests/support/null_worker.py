@@ -18,14 +18,16 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from messages.plan import POOLED, Admissions, Attach, Biases, Copies, Prefills, Scores, Shutdown, StepPlan, ToWorker
-from messages.result import NON_FINITE, OK, Attached, FromWorker, ScoreColumns, StepFailed, StepResult, WorkerReady
+from messages.plan import POOLED, Admissions, Attach, Biases, Copies, Matches, Prefills, Prepare, Scores, Shutdown, StepPlan, ToWorker
+from messages.result import NON_FINITE, OK, UNMATCHED, Attached, FromWorker, Prepared, ScoreColumns, StepFailed, StepResult, WorkerReady
 from messages.tokens import FINISH_END_TOKEN, FINISH_ERROR, FINISH_LENGTH, LogprobColumns
 from tests.support.null_memory import CELL_BYTES, Memory, Row, cells
 from transport.columns import pack_f32, pack_i32, pack_u8, view_f32, view_i32, view_i64, view_slots, view_u8
 
 POISON_SEED_MARK = 1 << 40
 """A seed with this bit gets non-finite logits at the length in its lowest 10 bits."""
+REFUSED, DEADLY, LOST = "refused", "deadly", "lost"
+"""How programs begin that something is wrong with."""
 SECONDS_PER_TOKEN = 0.001
 
 _DRAW = Struct("<Iqi").pack
@@ -84,7 +86,8 @@ class NullWorker:
     ends the process (`deaths` counts). `admitted`: the columns every seed has been admitted with.
     `computed`, `hits`: tokens prefilled, and tokens that rows took over from blocks computed before; `copies`: blocks copied; `swaps`: table
     entries changed to another block of the same content; `seen`: rows that were told what they have seen. `biased`: the changes to logits that
-    every seed has been admitted with.
+    every seed has been admitted with, `matched` its program. A program that begins with REFUSED cannot be compiled, one that begins with DEADLY ends
+    the process when it is, and one that begins with LOST cannot be followed beyond its third token.
     """
 
     def __init__(self, attached: Attached, run_ahead: int = 2) -> None:
@@ -98,6 +101,8 @@ class NullWorker:
         self.rows: dict[int, Row] = {}
         self.admitted: dict[int, set[tuple[float, ...]]] = {}
         self.biased: dict[int, set[tuple[object, ...]]] = {}
+        self.matched: dict[int, set[str]] = {}
+        self.prepared: dict[int, str] = {}
         self.computed = self.hits = self.copies = self.swaps = self.seen = 0
         self._forget(0)
         self.pending.append(WorkerReady(worker=attached.worker, incarnation=attached.incarnation))
@@ -125,14 +130,34 @@ class NullWorker:
             case Attach():
                 self._forget(message.session)
                 self.pending.append(replace(self.geometry, session=message.session))
+            case Prepare():
+                if message.session == self._session:
+                    self._prepare(message)
             case StepPlan():
                 if message.session == self._session:
                     self._run(message)
             case Shutdown():
                 raise ContractBrokenError("nobody asked the scheduler to shut the worker down")
 
+    def _prepare(self, order: Prepare) -> None:
+        require(order.grammar not in self.prepared, f"grammar {order.grammar} is prepared twice")
+        require(order.program not in self.prepared.values(), "a program is prepared twice")
+        used = {row.grammar for row in self.rows.values()}
+        for number in order.forget:
+            require(number in self.prepared and number not in used, f"grammar {number}, which is to be forgotten, is not there or is needed")
+            del self.prepared[number]
+        if order.program.startswith(DEADLY):
+            self.deaths += 1
+            self.restart()
+            return
+        refused = order.program.startswith(REFUSED)
+        if not refused:
+            self.prepared[order.grammar] = order.program
+        self.pending.append(Prepared(session=self._session, grammar=order.grammar, problem="asked to refuse" if refused else ""))
+
     def _forget(self, session: int) -> None:
         self.rows.clear()
+        self.prepared.clear()
         self._session, self._step = session, 0
         self._decode: NDArray[np.int32] = np.empty(0, dtype=np.int32)
         self._inflight: deque[Touch] = deque()
@@ -149,6 +174,8 @@ class NullWorker:
             self._admit(plan.admit)
             if plan.bias is not None:
                 self._bias(plan.bias, view_i32(plan.admit.slot).tolist())
+            if plan.match is not None:
+                self._match(plan.match, view_i32(plan.admit.slot).tolist())
             self._note_seen(plan.admit)
         self._append(plan)
         copied = self._copy(plan.copies)
@@ -252,6 +279,15 @@ class NullWorker:
             row.worded = bool(own[slot])
             self.biased.setdefault(row.seed, set()).add((bool(only), tuple(part), tuple(map(tuple, own[slot]))))
 
+    def _match(self, match: Matches, admitted: list[int]) -> None:
+        slots = view_i32(match.slot).tolist()
+        require(len(slots) > 0 and len(set(slots)) == len(slots) and set(slots) <= set(admitted), "grammars of other rows")
+        for slot, number in zip(slots, view_i32(match.grammar, len(slots)).tolist(), strict=True):
+            require(number in self.prepared, f"slot {slot} has grammar {number}, which is not there")
+            row = self.rows[slot]
+            row.grammar = number
+            self.matched.setdefault(row.seed, set()).add(self.prepared[number])
+
     def _note_seen(self, admit: Admissions) -> None:
         slots = view_i32(admit.seen_slot).tolist()
         counts = view_i32(admit.seen_count, len(slots)).tolist()
@@ -261,7 +297,7 @@ class NullWorker:
             require(slot in self.rows, f"seen tokens of slot {slot}, which is empty")
             row = self.rows[slot]
             require(row.seen is None and row.length == 0, f"seen tokens of slot {slot}, which knows its tokens")
-            require(row.penalties or (row.worded and count > row.prompt_len), f"seen tokens of slot {slot}, which does not need them")
+            require(row.penalties or (row.follows and count > row.prompt_len), f"seen tokens of slot {slot}, which does not need them")
             require(count > 0, f"no seen tokens of slot {slot}")
             self.seen += 1
             row.seen = admit.seen_tokens[offset : offset + 4 * count]
@@ -358,7 +394,7 @@ class NullWorker:
         expected, row.checksum = cells(tokens, 0)
         require(row.content == expected, f"slot {slot} starts at {start} upon blocks that are not of one history")
         require(all(self._memory.space[block] == row.space for block in held), f"slot {slot} shares a block of another namespace")
-        told = (row.penalties and start > 0) or (row.worded and start > row.prompt_len)
+        told = (row.penalties and start > 0) or (row.follows and start > row.prompt_len)
         require(row.seen == (pack_i32(tokens) if told else None), f"slot {slot} was not told what it has seen")
         row.length = start
         self.hits += start
@@ -409,9 +445,12 @@ class NullWorker:
         for place, slot in enumerate(slots):
             row = self.rows[slot]
             token = _draw(row.seed, row.length, row.prompt_len, row.checksum, self.geometry.vocab)
+            lost = row.grammar is not None and self.prepared[row.grammar].startswith(LOST) and row.length >= row.prompt_len + 3
+            bad = NON_FINITE if token is None else UNMATCHED if lost else OK
+            token = None if bad else token
             row.last = 0 if token is None else token
             tokens.append(-1 if token is None else token)
-            status.append(NON_FINITE if token is None else OK)
+            status.append(bad)
             if row.logprobs >= 0 and token is not None:
                 asked.append((place, token, row.logprobs))
         return StepResult(

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from messages.plan import POOLED, Admissions, Appends, Biases, Prefills, Scores, StepPlan
+from messages.plan import POOLED, Admissions, Appends, Biases, Matches, Prefills, Scores, StepPlan
 from transport.columns import pack_f32, pack_i32, pack_i64, pack_slots, pack_u8
 
 
@@ -31,6 +31,7 @@ class Row:
     """Token to value, and the length before which it is not chosen."""
     closed: bool = False
     words: Sequence[Sequence[int]] = ()
+    grammar: int | None = None
 
 
 def admissions(rows: Sequence[Row]) -> Admissions:
@@ -69,6 +70,13 @@ def biases(rows: Sequence[Row]) -> Biases | None:
         word_count=pack_i32([len(word) for _, word in words]),
         word_tokens=pack_i32([token for _, word in words for token in word]),
     )
+
+
+def matches(rows: Sequence[Row]) -> Matches | None:
+    chosen = [(row.slot, row.grammar) for row in rows if row.grammar is not None]
+    if not chosen:
+        return None
+    return Matches(slot=pack_i32([slot for slot, _ in chosen]), grammar=pack_i32([number for _, number in chosen]))
 
 
 def scores(slot: int, start: int, tokens: Sequence[int], top: int) -> Scores:
@@ -128,6 +136,7 @@ class Planner:
             release=pack_i32(list(release)),
             admit=admissions(admit) if admit else None,
             bias=biases(admit),
+            match=matches(admit),
             append=appends(admit) if admit else None,
             prefill=prefills(chunks) if chunks else None,
             decode=None if decode is None else pack_slots(np.asarray(decode, dtype=np.int32)),

@@ -154,6 +154,7 @@ class Bench:
         constraints: Constraints | None = None,
         banned: list[list[int]] | None = None,
         pooling: Pooling = "",
+        program: str = "",
         timeout: float | None = None,
     ) -> list[int]:
         """Send an Admit; returns its keys. Seeds default to the keys."""
@@ -172,6 +173,7 @@ class Bench:
             constraints=constraints,
             banned=banned or [],
             pooling=pooling,
+            program=program,
             timeout=timeout,
         )
         self.admits.append(admit)

@@ -24,6 +24,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "penalties": {"seed": 6, "repetition_penalty": 1.3, "presence_penalty": 0.5},
     "bias and least tokens": {"seed": 7, "logit_bias": {"64": 2.0}, "min_tokens": 40, "stop": ["cc"]},
     "echo and the prompt's logprobs": {"seed": 8, "logprobs": 0, "echo": True},
+    "a form": {"seed": 9, "guided_regex": "([a-f]{2}[0-9] ){40}", "ignore_eos": False},
 }
 """Options of a completion by what is special about it; all run at once, once streamed and once whole."""
 

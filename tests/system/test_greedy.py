@@ -4,7 +4,6 @@ import asyncio
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +11,16 @@ import aiohttp
 import pytest
 
 from tests.oracles.prompts import PROMPTS
-from tests.support.cluster import Cluster, running_cluster
-from tests.support.devices import CLUSTERS, on_gpu
+from tests.support.cluster import Cluster
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN: list[dict[str, Any]] = json.loads((ROOT / "tests" / "golden" / "smollm2_greedy.json").read_text())
 MAX_TOKENS = 64
 
 
-@pytest.fixture(scope="module", params=["cpu", pytest.param("cuda", marks=on_gpu)])
-def cluster(smollm2: Path, request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    with running_cluster(smollm2, "--max-context", "1024", *CLUSTERS[request.param]) as running:
-        yield running
+@pytest.fixture
+def cluster(smol: Cluster) -> Cluster:
+    return smol
 
 
 async def complete(session: aiohttp.ClientSession, cluster: Cluster, prompt: str) -> dict[str, Any]:

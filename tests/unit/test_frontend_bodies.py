@@ -164,7 +164,6 @@ def test_wrong_values_name_their_field(field: str, value: Any) -> None:
         ("logit_bias", {}),
         ("bad_words", []),
         ("allowed_token_ids", None),
-        ("response_format", {"type": "text"}),
         ("tools", []),
         ("tool_choice", "none"),
         ("tool_choice", "auto"),
@@ -185,7 +184,6 @@ def test_neutral_values_are_accepted(field: str, value: Any) -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("response_format", {"type": "json_object"}),
         ("tools", [{"type": "function"}]),
         ("tool_choice", "required"),
         ("store", True),

@@ -19,8 +19,8 @@ from launcher.cli import build_parser
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = [
-    "bench", "checkpoint", "frontend", "kernels", "launcher", "messages", "pagewire", "scheduler", "simulator", "tokenizer_proc", "transport",
-    "worker",
+    "bench", "checkpoint", "frontend", "grammar", "kernels", "launcher", "messages", "pagewire", "scheduler", "simulator", "tokenizer_proc",
+    "transport", "worker",
 ]  # fmt: skip
 SOURCES = [ROOT / "launch.py", *(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))]
 BARRED = {"transformers", "pickle", "cloudpickle", "marshal", "shelve"}
@@ -41,6 +41,7 @@ CLI = {
     "bench kernels": "--json --only --seconds",
     "bench offline": f"{ENGINE} --workload",
     "bench frontend": "--big-prompt --frontends --json --rates --seconds --streams",
+    "bench grammars": "--device --json --model",
     "bench overload": (
         "--capacity --json --loads --max-tokens --model --paced --port --prompt-tokens --queue-seconds --seconds --seed --slots --start --start-args "
         "--streams --timeout --trace --ttft --url"

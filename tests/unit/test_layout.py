@@ -15,7 +15,10 @@ import launcher.cli
 import pagewire
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ["bench", "checkpoint", "frontend", "kernels", "launcher", "messages", "scheduler", "simulator", "tokenizer_proc", "transport", "worker"]
+PACKAGES = [
+    "bench", "checkpoint", "frontend", "grammar", "kernels", "launcher", "messages", "scheduler", "simulator", "tokenizer_proc", "transport",
+    "worker",
+]  # fmt: skip
 PROCESSES = ["frontend", "scheduler", "tokenizer_proc", "worker"]
 FOLDERS = {*PACKAGES, "pagewire", "tests", "docs", ".ci"}
 FILES = [

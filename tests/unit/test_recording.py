@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from messages.admit import Admit
-from messages.result import Attached, StepFailed, StepResult
+from messages.result import Attached, Prepared, StepFailed, StepResult
 from messages.sampling import SamplingParams
 from scheduler.recorder import start_recording
 from scheduler.recording import (
@@ -36,6 +36,7 @@ from scheduler.recording import (
     Turn,
 )
 from scheduler.replay import replay
+from tests.support import null_worker
 from tests.support.recordings import RecordedBench, broken_admit, churn, frames_of, read_all, written
 from tests.support.scheduler_bench import arguments, attached, prompt_of
 from transport.columns import pack_i32, view_i32
@@ -59,6 +60,20 @@ def test_every_end_is_recorded(tokens: bool, tmp_path: Path) -> None:
             if tokens:
                 assert view_i32(ends[key].output).tolist() == given
         assert {ends[key].reason for key in client.refused} <= {REFUSED}
+
+
+@pytest.mark.parametrize("tokens", [True, False])
+def test_why_a_grammar_was_refused_is_kept_with_tokens_only(tokens: bool, tmp_path: Path) -> None:
+    """The reason may quote what a client sent."""
+    bench = RecordedBench(tmp_path / "r", tokens)
+    for program in ("good", null_worker.REFUSED):
+        bench.admit(prompt_of(5), 3, program=program)
+        bench.settle()
+    bench.recorder.stop()
+    answers = [content.message for content in frames_of(tmp_path / "r") if isinstance(content, Received) and isinstance(content.message, Prepared)]
+    assert [answer.problem for answer in answers] == ["", "asked to refuse" if tokens else "not kept"]
+    if tokens:
+        assert replay(tmp_path / "r").difference is None
 
 
 @pytest.mark.parametrize("tokens", [True, False])

@@ -27,7 +27,7 @@ from messages.text import Problem
 from messages.tokens import FINISH_END_TOKEN, FINISH_ERROR, FINISH_LENGTH
 from scheduler.errors import InvariantError
 from tests.support.null_memory import SPACE_SHIFT
-from tests.support.null_worker import POISON_SEED_MARK, reference
+from tests.support.null_worker import DEADLY, LOST, POISON_SEED_MARK, REFUSED, reference
 from tests.support.scheduler_bench import Bench, attached, prompt_of
 
 VOCAB, CONTEXT = 29, 40
@@ -40,7 +40,7 @@ OPENINGS = [prompt_of(CONTEXT, opening) for opening in range(3)]
 DRAINED = Problem(status=503, code="shutting_down", message="the server is shutting down")
 MUST_HAPPEN = (
     "preemptions", "evicted_blocks", "copied_blocks", "prefix_hits", "swaps", "seen", "restarts", "failed_steps", "trials", "429", "idle", "scored",
-    "biased", "resumed", "expired",
+    "biased", "resumed", "expired", "matched", "unmatched", "refused_grammars", "deadly_grammars",
 )  # fmt: skip
 
 TOKENIZERS = ["tokenizer0", "tokenizer1"]
@@ -60,6 +60,7 @@ class Wanted:
     tokens: list[int]
     finish: int
     bias: tuple[object, ...] | None
+    program: str = ""
 
 
 def _changes(prompt: list[int], ends: list[int], constraints: Constraints | None, banned: list[list[int]]) -> tuple[object, ...] | None:
@@ -155,8 +156,15 @@ class SchedulerMachine(RuleBasedStateMachine):
             ),
             constraints=chance.choice([None, None, None, Constraints(bias={3: 1.5}, min_tokens=4), Constraints(allowed=[5, 6])]),
             banned=chance.choice([[], [], [], [[7]], [[3, 5], [5, 6, 7]]]),
+            program=self._program(chance),
             timeout=chance.choice([None] * 8 + [0.0, 0.3, 20.0]),
         )  # fmt: skip
+
+    def _program(self, chance: Random) -> str:
+        if chance.random() < 0.6:
+            return ""
+        kind = chance.choice([*["good"] * 12, LOST, REFUSED, DEADLY])
+        return f"{kind} {chance.randrange(3) if kind == 'good' else self._numbers}"
 
     @precondition(lambda self: self.wanted)
     @rule(dice=DICE)
@@ -191,6 +199,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         sampling: SamplingParams,
         constraints: Constraints | None = None,
         banned: list[list[int]] | None = None,
+        program: str = "",
         timeout: float | None = None,
     ) -> None:
         banned = banned if constraints and banned else []
@@ -200,7 +209,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         tenant, salt = SPACES[space]
         keys = self.bench.admit(
             prompt, max_tokens, n=n, end_ids=ends, tokenizer=tokenizer, priority=priority, seeds=seeds, sampling=sampling, constraints=constraints,
-            banned=banned, tenant=tenant, cache_salt=salt, timeout=timeout,
+            banned=banned, tenant=tenant, cache_salt=salt, program=program, timeout=timeout,
         )  # fmt: skip
         client = self.bench.clients[tokenizer]
         for key, number in zip(keys, seeds, strict=True):
@@ -208,7 +217,10 @@ class SchedulerMachine(RuleBasedStateMachine):
                 self._refused(client.refused[key], prompt)
                 continue
             tokens, finish = reference(number, prompt, max_tokens, ends, self.context, VOCAB) if len(prompt) < self.context else ([], FINISH_ERROR)
-            self.wanted[key] = Wanted(prompt, space, tokenizer, sampling, number, tokens, finish, _changes(prompt, ends, constraints, banned))
+            if program.startswith(LOST) and len(tokens) > 3:
+                tokens, finish = tokens[:3], FINISH_ERROR
+            bias = _changes(prompt, ends, constraints, banned)
+            self.wanted[key] = Wanted(prompt, space, tokenizer, sampling, number, tokens, finish, bias, program)
             client.expected[key] = tokens
 
     def _refused(self, problem: Problem, prompt: list[int]) -> None:
@@ -392,11 +404,21 @@ class SchedulerMachine(RuleBasedStateMachine):
         elif problem is not None and problem.code in ("step_failed", "poison_request", "shutting_down", "deadline_exceeded"):
             assert finish == FINISH_ERROR
             assert problem.code != "deadline_exceeded" or self.bench.deadlines[key] <= self.bench.now
+        elif want.program.startswith(REFUSED):
+            assert problem is not None
+            assert (got, problem.code) == ([], "invalid_grammar" if len(want.prompt) < self.context else problem.code)
+            self.happened["refused_grammars"] += 1
         elif len(want.prompt) >= self.context:  # it came while no worker was attached
             assert problem is not None
             assert (got, problem.code) == ([], "context_length_exceeded")
         else:
             assert (got, finish) == (want.tokens, want.finish), f"key {key}: {want}, {problem}"
+            self.happened["unmatched"] += problem is not None and problem.code == "grammar_too_complex"
+        if want.program.startswith(DEADLY):
+            assert not got
+            self.happened["deadly_grammars"] += problem is not None and problem.code == "poison_request"
+        assert self.bench.worker.matched.get(want.seed, {want.program}) == {want.program}
+        self.happened["matched"] += bool(want.program and got)
         assert 0 <= client.cached.get(key, 0) < len(want.prompt)
         assert self.bench.worker.biased.get(want.seed, {want.bias}) == {want.bias}
         if got:

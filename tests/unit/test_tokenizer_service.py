@@ -18,6 +18,7 @@ from messages.tokens import FINISH_LENGTH, RUNNING
 from tests.support.tokenizer_neighbours import generate, tokens
 from tests.support.tokenizers import folder_vocabulary
 from tokenizer_proc.admission import Sender
+from tokenizer_proc.grammar_checks import GrammarChecks
 from tokenizer_proc.prompts import PromptEncoder
 from tokenizer_proc.service import Service
 from tokenizer_proc.text_pool import TextPool
@@ -94,7 +95,8 @@ async def stage(models: Path) -> Stage:
     vocabulary = folder_vocabulary(models / "chain-byte")
     encoder, others = GatedEncoder(vocabulary, None), Neighbours()
     pool = TextPool(asyncio.get_running_loop())
-    service = Service(Sender("tokenizer0", 1), encoder, pool, {"frontend0": others.frontend}, others.scheduler, others)
+    grammars = GrammarChecks(asyncio.get_running_loop(), models)
+    service = Service(Sender("tokenizer0", 1), encoder, pool, {"frontend0": others.frontend}, others.scheduler, others, grammars)
     service.on_cluster(state())
     return Stage(service, others, encoder.gate)
 

@@ -27,14 +27,14 @@ class Arena:
         self.dummy = slots
         self._offsets: dict[str, int] = {}
         self._end = 0
-        sizes = dict.fromkeys((*INTS, *FLOATS), slots + 1) | {"seed": 2 * (slots + 1), "rows": slots, "table": (slots + 1) * max_blocks}
+        sizes = dict.fromkeys((*INTS, *FLOATS), slots + 1) | {"seed": 2 * (slots + 1), "turn": 1, "rows": slots, "table": (slots + 1) * max_blocks}
         for name, size in sizes.items():
             self._offsets[name] = self._end
             self._end += -(-size // ALIGNMENT) * ALIGNMENT
         self.words = torch.zeros(self._end, dtype=torch.int32, device=device)
         views = {name: self._view(name, sizes[name]) for name in sizes}
         floats = {name: views[name].view(torch.float32) for name in FLOATS}
-        self.columns = Columns(seed=views["seed"].view(torch.int64), **{name: views[name] for name in INTS}, **floats)
+        self.columns = Columns(seed=views["seed"].view(torch.int64), turn=views["turn"], **{name: views[name] for name in INTS}, **floats)
         self.columns.top_p.fill_(1.0)
         self.rows = views["rows"].fill_(slots)
         self.table = views["table"].view(slots + 1, max_blocks)

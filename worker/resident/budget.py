@@ -15,6 +15,8 @@ GRAPHS_OVER_LARGEST = 2.0
 """All graphs take so many times the memory of the largest: they share a pool, but not perfectly."""
 SHRINK = 0.95
 GIB = 2**30
+RESERVE = GIB // 4
+"""Left for what no dry run takes, since it launches no kernels: their code, the nodes of graphs, and what steps of other sizes leave in pieces."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,17 +31,19 @@ class Budget:
 
     def for_cache(self, share: float) -> int:
         """What is left for the KV pool when `share` of the device may be used."""
-        return int(self.total * share) - self.used - self.activations - self.graphs
+        return int(self.total * share) - self.used - self.activations - self.graphs - RESERVE
 
 
 def measure(engine: ResidentEngine, most_tokens: int) -> Budget:
     """Run the largest steps on `engine`, which has a cache of its own to be thrown away."""
     device = engine.cache.k.device
     weights = torch.cuda.memory_allocated(device)
+    torch.cuda.empty_cache()
+    reserved = torch.cuda.memory_reserved(device)
     torch.cuda.reset_peak_memory_stats(device)
     engine.dry_run(most_tokens)
     torch.cuda.synchronize(device)
-    activations = torch.cuda.max_memory_allocated(device) - weights
+    activations = torch.cuda.max_memory_reserved(device) - reserved  # whole segments: the allocator keeps them
     torch.cuda.empty_cache()
     before = torch.cuda.memory_reserved(device)
     engine.dry_graph()
@@ -86,7 +90,7 @@ def no_room(what: str, share: float) -> str:
 def _explain(budget: Budget, cache: int, tokens: int, device: torch.device) -> None:
     free = torch.cuda.mem_get_info(device)[0]
     log.info(
-        "GPU memory, GiB: weights %.2f, other %.2f, activations %.2f, graphs %.2f, KV %.2f (%d tokens), free %.2f of %.2f",
-        budget.weights / GIB, (budget.used - budget.weights) / GIB, budget.activations / GIB, budget.graphs / GIB, cache / GIB, tokens,
-        free / GIB, budget.total / GIB,
+        "GPU memory, GiB: weights %.2f, other %.2f, activations %.2f, graphs %.2f, reserve %.2f, KV %.2f (%d tokens), free %.2f of %.2f",
+        budget.weights / GIB, (budget.used - budget.weights) / GIB, budget.activations / GIB, budget.graphs / GIB, RESERVE / GIB,
+        cache / GIB, tokens, free / GIB, budget.total / GIB,
     )  # fmt: skip

@@ -11,17 +11,15 @@ import torch
 from torch import Tensor
 
 from checkpoint.config import ModelConfig
-from kernels.attention import AttentionBatch
 from kernels.backend import Kernels
 from kernels.prefill_attention import tile_tokens
-from kernels.reference.sampling import Sampled, SamplingBatch
 from messages.plan import StepPlan
 from transport.columns import I32, view_i32
 from worker.bias import sample_biased
 from worker.compilers import Compilers
-from worker.decoder import Decoder, StepInput
+from worker.decoder import Decoder
 from worker.engine import DeviceError, StepError
-from worker.memory import Cache
+from worker.memory import Cache, lacks_memory
 from worker.plan import PlanReader, Rows
 from worker.resident.arena import Arena, joined
 from worker.resident.graphs import Graphs, Key, padded_sizes
@@ -29,7 +27,10 @@ from worker.resident.layout import lay_out
 from worker.resident.parcel import Parcel, Parcels
 from worker.resident.penalties import PooledSlots
 from worker.resident.places import NOTHING, Places
-from worker.resident.reader import Asked, Deliver, Launched, Reader, Scoring
+from worker.resident.post import Post, Posted
+from worker.resident.reader import Asked, Deliver, Launched, Reader, Scoring, ask
+from worker.resident.short import Short, token_sizes
+from worker.resident.steps import Steps, batch_of
 from worker.resident.wishes import FILTERED, PLAIN, SEPARATE, Wishes, wishes_of
 from worker.scores import Found, Scored, compute
 from worker.totals import Totals
@@ -59,23 +60,29 @@ class ResidentEngine:
         max_blocks: int,
         max_step_tokens: int,
         compilers: Compilers | None = None,
+        fill_up: bool | None = None,
     ) -> None:
+        """`fill_up`: whether steps with short prompts are filled up to kinds that can be graphs; None: where there are graphs."""
         self._device = cache.k.device
         self.slots = PooledSlots(max_slots, max_blocks, decoder.config.vocab, self._device)
         self.cache = cache
         self._decoder = decoder
         self._kernels = kernels
         self._reader = PlanReader(self.slots, cache.blocks, cache.block_size, max_step_tokens)
+        self._tile = tile_tokens(decoder.config.heads // decoder.config.kv_heads)
         self._arena = Arena(max_slots, max_blocks, cache.blocks, self._device)
         self._places = Places(self._arena)
+        self._post = Post(self._arena)
+        self._short_steps = Short(self._arena, token_sizes(decoder.config, max_step_tokens), self._tile)
+        self._steps = Steps(decoder, cache, kernels, self._arena, self._post, self._short_steps)
         self._graphs = Graphs(self._device, max_slots)
+        self._fill_up = self._graphs.usable if fill_up is None else fill_up
         self._parcels = Parcels(self._device, max_slots, FIRST_WORDS)
         self._wishes: Wishes | None = None  # of the step before, when that was of decode rows only
         self._results: Reader | None = None
         self._compilers = compilers  # still at work
         self._short = False  # the device had no memory for a step
         self._positions = max_blocks * cache.block_size
-        self._tile = tile_tokens(decoder.config.heads // decoder.config.kv_heads)
 
     @property
     def config(self) -> ModelConfig:
@@ -91,7 +98,7 @@ class ResidentEngine:
 
     @property
     def graphs(self) -> int:
-        """Kinds of decode steps that are one launch by now."""
+        """Kinds of steps that are one launch by now."""
         return self._graphs.captured
 
     def start(self, deliver: Deliver, tracing: Tracing | None = None) -> None:
@@ -99,7 +106,7 @@ class ResidentEngine:
         sys.setswitchinterval(SWITCH_SECONDS)
         gc.collect()
         gc.freeze()  # a collection that goes through all of torch's objects would hold up several steps
-        self._results = Reader(self._parcels, deliver, tracing)
+        self._results = Reader(self._parcels, self.slots.matching, deliver, tracing)
 
     def close(self) -> None:
         if self._results is not None:
@@ -125,9 +132,9 @@ class ResidentEngine:
         try:
             rows, copies = self._reader.apply(plan)
             self._launch(plan, rows, copies, queued, (began, time.monotonic()))
-        except torch.OutOfMemoryError as error:
-            raise self._too_large(str(error)) from error
         except RuntimeError as error:  # what torch and Triton raise for every error of the device
+            if lacks_memory(error):
+                raise self._too_large(str(error)) from error
             raise DeviceError(str(error)) from error
 
     def _too_large(self, why: str) -> StepError:
@@ -140,11 +147,12 @@ class ResidentEngine:
         """Give back what steps and graphs kept. The step that failed may have been launched in part, so nothing is known of the rows there."""
         self._short = False
         self._places.forget()
+        self._post.forget()
         self._graphs.clear()
 
     @torch.inference_mode()
     def idle(self) -> bool:
-        """Nothing is to be done: make ready for a kind of decode step that has not come yet. False when all have.
+        """Nothing is to be done: make ready for a kind of step that has not come yet. False when all have.
 
         Its kernels are waited for, but never so long that a plan would have to wait.
         """
@@ -157,24 +165,33 @@ class ResidentEngine:
             return False
         try:
             self._prepare(key)
-        except torch.OutOfMemoryError:
+        except RuntimeError as error:
+            if not lacks_memory(error):
+                raise DeviceError(str(error)) from error
             self._graphs.refuse(key, "no memory")
             self._places.forget()
-        except RuntimeError as error:
-            raise DeviceError(str(error)) from error
         return True
 
     def _kinds(self, sizes: list[int]) -> Iterator[Key]:
-        """The kinds of decode steps that usual requests need, the likeliest first."""
-        yield from ((size, PLAIN) for size in sizes)
-        yield from ((size, FILTERED) for size in sizes)
+        """The kinds of steps that usual requests need, the likeliest first."""
+        yield from (Key(size, PLAIN) for size in sizes)
+        yield from (Key(size, FILTERED) for size in sizes)
+        if sizes:
+            yield from self._short_steps.kinds(PLAIN)
+
+    def _ready(self, key: Key) -> None:
+        """Let a step be one of dummies."""
+        if key.tokens:
+            self._short_steps.put_dummies(key)
 
     def _prepare(self, key: Key) -> None:
         """Run a step of dummy rows and make its graph."""
         parcel = self._parcels.take()
-        self._write(parcel, self._places.changes(NOTHING, key[0]), [])
+        self._write(parcel, [] if key.tokens else self._places.changes(NOTHING, key.rows), [])
+        self._post.forget()
+        self._ready(key)
         for _ in range(2):
-            self._graphs.run(key, lambda: self._decode(*key))
+            self._graphs.run(key, lambda: self._steps.run(key))
         parcel.done.record()
         parcel.done.synchronize()
         self._parcels.give(parcel)
@@ -190,8 +207,7 @@ class ResidentEngine:
         layout = lay_out(rows, np.zeros(min(draws or self.slots.count, tokens + decodes), np.int64), self._tile)
         parcel = self._parcels.take()
         columns = self._write(parcel, [], layout.columns)
-        logits, slot = self._logits(columns, decodes), columns[-1]
-        self._draw(logits, slot, self._kernels.sampling_columns(self._arena.columns, slot), filtered=filtered)
+        self._steps.mixed(columns, decodes, filtered)
         parcel.done.record()
         parcel.done.synchronize()
         self._parcels.give(parcel)
@@ -200,8 +216,10 @@ class ResidentEngine:
     def begin(self) -> None:
         """Run a change of the state, a short prompt and a decode step of one row, all dummies. Before there are rows."""
         self._kernels.write_words(self._arena.words, self._arena.words.new_zeros(2, 1))
-        self.dry_run(min(FEW_TOKENS[0], self.max_step_tokens), filtered=False)
-        self._decode(1, PLAIN)
+        for key in (self._short_steps.least, Key(1, PLAIN)):
+            self._ready(key)
+            self._steps.run(key)
+        self._post.forget()
 
     @torch.inference_mode()
     def rehearse(self) -> None:
@@ -213,15 +231,22 @@ class ResidentEngine:
         for decodes in (size for size in REHEARSED if size <= self.slots.count):
             self.dry_run(min(FEW_TOKENS[0], self.max_step_tokens), decodes)
         for key in self._kinds(padded_sizes(self.slots.count)):
-            self._decode(*key)
+            self._steps.run(key)
+        for key in (*self._short_steps.kinds(PLAIN), *self._short_steps.kinds(FILTERED)):
+            self._steps.run(key)
         self.dry_run(1)
+        self._rehearse_masks()
+
+    def _rehearse_masks(self) -> None:
+        vocab = self.config.vocab
+        row, words = (torch.empty(size, dtype=torch.int32, device=self._device) for size in ((1,), (1, -(-vocab // 32))))
+        self._kernels.apply_mask(self._steps.run(Key(1, SEPARATE)), row, words)
 
     @torch.inference_mode()
     def dry_graph(self) -> None:
-        """The graph of the largest decode step."""
-        key = self._graphs.padded(self.slots.count), FILTERED
-        for _ in range(2):
-            self._graphs.run(key, lambda: self._decode(*key))
+        """The graphs of the largest steps."""
+        for key in (Key(self._graphs.padded(self.slots.count), FILTERED), self._short_steps.largest) * 2:
+            self._graphs.run(key, lambda key=key: self._steps.run(key))  # type: ignore[misc]
 
     def _launch(self, plan: StepPlan, rows: Rows, copies: tuple[I32, I32], queued: float, applying: tuple[float, float]) -> None:
         parcel = self._parcels.take()
@@ -233,22 +258,22 @@ class ResidentEngine:
             sampled = np.concatenate((np.flatnonzero(rows.sample), np.arange(prompts, len(slot))))
             slot = slot[sampled]
         self.slots.last[slot] = DRAWN
-        same = plan.decode is None and plan.admit is None and not prompts and not self.slots.biased.rows
+        same = plan.decode is None and plan.admit is None and not prompts and not self.slots.biased.rows and not self.slots.matching.rows
         wishes = self._wishes if same and self._wishes is not None else wishes_of(self.slots, slot)
         self._wishes = None if prompts else wishes
-        scoring = None
+        scoring = posted = None
         if mixed:
             token, asked, scoring = self._mixed(parcel, rows, sampled, wishes, pairs, copies)
         else:
-            token, asked = self._decoding(parcel, rows, wishes, pairs)
-        if len(slot):
+            token, asked, posted = self._decoding(parcel, rows, wishes, pairs)
+        if len(slot) and posted is None:
             parcel.download(token, len(slot))
         parcel.done.record()
         assert self._results is not None  # `start` comes first
         self._results.put(
             Launched(
                 session=plan.session, step=plan.step, slot=slot, parcel=parcel, prefill_tokens=len(rows.tokens), decode_tokens=rows.decodes,
-                queued=queued, asked=asked, scoring=scoring, applying=applying, launched=time.monotonic(),
+                queued=queued, posted=posted, asked=asked, scoring=scoring, matched=wishes.matched, applying=applying, launched=time.monotonic(),
             )
         )  # fmt: skip
 
@@ -277,6 +302,7 @@ class ResidentEngine:
         """Send everything up at once and apply the changes; gives the columns on the device."""
         began = time.monotonic()
         there: list[Tensor] = []
+        pairs = pairs + self._post.changes()
         if pairs or columns:
             changes = joined(pairs)
             words, *there = parcel.upload([changes, *columns])
@@ -288,33 +314,31 @@ class ResidentEngine:
 
     # Steps
 
-    def _decoding(self, parcel: Parcel, rows: Rows, wishes: Wishes, pairs: list[I32]) -> tuple[Tensor, Asked | None]:
-        """A step of decode rows only: from its graph, but for sampling that few rows ask for."""
+    def _decoding(self, parcel: Parcel, rows: Rows, wishes: Wishes, pairs: list[I32]) -> tuple[Tensor, Asked | None, Posted | None]:
+        """A step of decode rows only: from its graph, which posts their tokens, but for sampling that few rows ask for."""
         size = self._graphs.padded(len(rows.slot)) if len(rows.slot) else 0
         there = self._write(parcel, pairs + self._places.changes(rows.slot, size), [*wishes.columns, *wishes.bias])
         if not size:
-            return self._arena.rows[:0], None
-        out = self._graphs.run((size, wishes.mode), lambda: self._decode(size, wishes.mode))
+            return self._arena.rows[:0], None, None
+        while wishes.mode != SEPARATE and not self._post.room(MOMENT_SECONDS):
+            self.check()
+        key = Key(size, wishes.mode)
+        out = self._graphs.run(key, lambda: self._steps.run(key))
         if wishes.mode != SEPARATE:
-            return out, None
+            return out, None, self._post.count()
         count = len(rows.slot)
-        return self._sample(parcel, out[:count], self._arena.rows[:count], wishes, there)
-
-    def _decode(self, size: int, mode: str) -> Tensor:
-        """The launches of a decode step of `size` rows: their tokens, or their logits when they are sampled separately."""
-        slot = self._arena.rows[:size]
-        token, position = torch.empty(2, size, dtype=torch.int32, device=self._device)
-        begin = self._kernels.begin_rows if mode == SEPARATE else self._kernels.start_rows
-        columns = begin(self._arena.columns, slot, token, position)
-        tiles = slot.new_empty(0, 2)
-        logits = self._forward(token, slot, position, tiles, None, size)
-        return logits if columns is None else self._draw(logits, slot, columns, filtered=mode == FILTERED)
+        return *self._sample(parcel, out[:count], self._arena.rows[:count], wishes, there), None
 
     def _mixed(
         self, parcel: Parcel, rows: Rows, sampled: np.ndarray, wishes: Wishes, pairs: list[I32], copies: tuple[I32, I32]
     ) -> tuple[Tensor, Asked | None, Scoring | None]:
-        """A step with prompt chunks or block copies, launch by launch."""
+        """A step with prompt chunks or block copies: from a graph if it is short, else launch by launch."""
         layout = lay_out(rows, sampled, self._tile) if len(rows.slot) else None
+        key = self._filled_up(rows, wishes, copies)
+        if key is not None and layout is not None:
+            (packed,) = self._write(parcel, pairs, [self._short_steps.pack(layout, rows.decodes, key)])
+            self._short_steps.put(packed)
+            return self._graphs.run(key, lambda: self._steps.run(key)), None, None
         columns = [] if layout is None else layout.columns
         asked = rows.scored
         scored = [] if asked is None else [asked.index.astype(np.int32), asked.token, asked.pool_index.astype(np.int32)]
@@ -326,74 +350,42 @@ class ResidentEngine:
         if layout is None:
             return there[0], None, None
         drawn = there[7]
-        x = self._hidden_of(there[2:8], rows.decodes)
+        x = self._steps.mixed_hidden(there[2:8], rows.decodes)
         scoring = None if asked is None else self._score(parcel, x, asked, there[-3:])
         if not len(drawn):
             return drawn, None, scoring
         return *self._sample(parcel, self._decoder.logits(x, there[6]), drawn, wishes, there[8 : len(there) - len(scored)]), scoring
+
+    def _filled_up(self, rows: Rows, wishes: Wishes, copies: tuple[I32, I32]) -> Key | None:
+        """The kind of graph for a step with prompts; None when there is none."""
+        if not self._fill_up or wishes.mode == SEPARATE or rows.scored is not None or len(copies[0]) or not len(rows.slot):
+            return None
+        return self._short_steps.key(len(rows.tokens), len(rows.slot) - rows.decodes, rows.decodes, wishes.mode)
 
     def _score(self, parcel: Parcel, x: Tensor, scored: Scored, columns: list[Tensor]) -> Scoring:
         found = compute(self._decoder, self._kernels, x, scored, *(column.long() for column in columns))
         names = [part.name for part in fields(found)]
         return Scoring(scored=scored, found=Found(**dict(zip(names, parcel.fetch("scored", [getattr(found, name) for name in names]), strict=True))))
 
-    def _logits(self, columns: list[Tensor], decodes: int) -> Tensor:
-        """Of a mixed step, see `_hidden_of`."""
-        return self._decoder.logits(self._hidden_of(columns, decodes), columns[4])
-
-    def _hidden_of(self, columns: list[Tensor], decodes: int) -> Tensor:
-        """Of a mixed step with a layout's `columns`, the last `decodes` tokens of which are decode rows and taken from the device's state."""
-        token, slot, position, tiles, wanted, _ = columns
-        first = len(token) - decodes
-        if decodes:
-            self._kernels.begin_rows(self._arena.columns, slot[first:], token[first:], position[first:])
-        return self._hidden(token, slot, position, tiles, wanted, decodes)
-
-    def _forward(self, token: Tensor, slot: Tensor, position: Tensor, tiles: Tensor, wanted: Tensor | None, singles: int) -> Tensor:
-        return self._decoder.logits(self._hidden(token, slot, position, tiles, wanted, singles), wanted)
-
-    def _hidden(self, token: Tensor, slot: Tensor, position: Tensor, tiles: Tensor, wanted: Tensor | None, singles: int) -> Tensor:
-        window = self.config.window
-        full = AttentionBatch(table=self._arena.table, slot=slot, position=position, tiles=tiles, singles=singles, window=None)
-        windowed = full if window is None else replace(full, window=window)
-        step = StepInput(tokens=token, positions=position, wanted=wanted, full=full, windowed=windowed)
-        return self._decoder.hidden(step, self.cache.k, self.cache.v)
-
     # Sampling
 
-    def _draw(self, logits: Tensor, slot: Tensor, columns: tuple[Tensor, ...], filtered: bool) -> Tensor:
-        out = self._kernels.sample(logits, _batch(columns, filtered))
-        return self._kernels.finish_rows(self._arena.columns, slot, out.token, out.finite)
-
     def _sample(self, parcel: Parcel, logits: Tensor, slot: Tensor, wishes: Wishes, there: list[Tensor]) -> tuple[Tensor, Asked | None]:
-        """Sample with everything the rows wish for; `there`: the wishes' columns on the device."""
-        batch = _batch(self._kernels.sampling_columns(self._arena.columns, slot), wishes.filtered)
+        """Sample with all that the rows wish for; `there`: the wishes' columns on the device, which computes meanwhile when masks are waited for."""
+        batch = batch_of(self._kernels.sampling_columns(self._arena.columns, slot), wishes.filtered)
         batch = replace(batch, logprob_rows=wishes.logprob_rows, logprob_counts=wishes.logprob_counts)
         own = len(wishes.columns)
         if wishes.penal:
             row, owner, factors = there[:own]
             batch = replace(batch, penalties=self.slots.gather(row, owner, factors.view(torch.float32)))
         bias = self.slots.biased.read(there[own:]) if wishes.bias else None
-        out = sample_biased(self._kernels, logits, batch, bias)
+        mask: tuple[Tensor, ...] = ()
+        if wishes.matched:
+            masks = self.slots.matching.wait(wishes.matched, self.check)
+            mask = tuple(parcel.upload_late([masks.row, masks.words]))
+        out = sample_biased(self._kernels, logits, batch, bias, mask)
         token = self._kernels.finish_rows(self._arena.columns, slot, out.token, out.finite)
         if wishes.penal:
             self.slots.sampled(owner, token[row.long()])
         if wishes.bias:
             self.slots.biased.sampled(there[own:], token)
-        return token, _ask(parcel, out, wishes)
-
-
-def _batch(columns: tuple[Tensor, ...], filtered: bool) -> SamplingBatch:
-    """Of rows with these sampling columns, all of them drawn as the device reads the columns."""
-    temperature, top_p, min_p, top_k, seed, position = columns
-    return SamplingBatch(
-        temperature=temperature, top_p=top_p, min_p=min_p, top_k=top_k, seed=seed, position=position,
-        random=[0], filtered=[0] if filtered else [],
-    )  # fmt: skip
-
-
-def _ask(parcel: Parcel, out: Sampled, wishes: Wishes) -> Asked | None:
-    if out.chosen is None or out.top is None or out.top_ids is None:
-        return None
-    chosen, top, top_ids = parcel.fetch("asked", [out.chosen, out.top, out.top_ids])
-    return Asked(rows=wishes.logprob_rows, counts=wishes.logprob_counts, chosen=chosen, top=top, top_ids=top_ids)
+        return token, ask(parcel, out, wishes)

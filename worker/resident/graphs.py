@@ -1,8 +1,10 @@
-"""CUDA graphs of decode steps: one launch for a whole step, for each number of rows that steps are padded to."""
+"""CUDA graphs of decode steps and of steps with short prompts: one launch for a whole step, for each size that steps are filled up to."""
 
 import logging
+import warnings
 from bisect import bisect_left
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,8 +14,13 @@ log = logging.getLogger(__name__)
 SMALL = (1, 2, 4)
 STRIDE = 8
 
-Key = tuple[int, str]
-"""Rows and how they are sampled: whatever the launches of a step depend on."""
+
+class Key(NamedTuple):
+    """Whatever the launches of a step depend on: its decode `rows`, how they are sampled, and the `tokens` of prompts beside them."""
+
+    rows: int
+    mode: str
+    tokens: int = 0
 
 
 def padded_sizes(most: int) -> list[int]:
@@ -22,7 +29,7 @@ def padded_sizes(most: int) -> list[int]:
 
 
 class Graphs:
-    """Runs decode steps by `key`: the first time eagerly, which compiles its kernels, then from a graph. On a CPU always eagerly."""
+    """Runs steps by `key`: the first time eagerly, which compiles its kernels, then from a graph. On a CPU always eagerly."""
 
     def __init__(self, device: torch.device, most_rows: int) -> None:
         self._sizes = padded_sizes(most_rows)
@@ -37,6 +44,11 @@ class Graphs:
     def captured(self) -> int:
         """Graphs there are."""
         return len(self._graphs)
+
+    @property
+    def usable(self) -> bool:
+        """Whether this device has graphs."""
+        return self._usable
 
     def padded(self, rows: int) -> int:
         """The number of rows that a step of `rows` is computed with."""
@@ -76,7 +88,7 @@ class Graphs:
 
     def refuse(self, key: Key, why: str) -> None:
         """Do without a graph for these steps from now on."""
-        log.warning("no graph of a step of %d rows, which stays eager: %s", key[0], why)
+        log.warning("no graph of a step of %d rows and %d prompt tokens, which stays eager: %s", key.rows, key.tokens, why)
         self._refused.add(key)
 
     def _capture(self, key: Key, step: Callable[[], Tensor]) -> tuple[torch.cuda.CUDAGraph, Tensor] | None:
@@ -87,7 +99,9 @@ class Graphs:
             try:
                 out = step()
             finally:
-                graph.capture_end()
+                with warnings.catch_warnings():
+                    warnings.filterwarnings("ignore", "The CUDA Graph is empty")  # of a step without memory for its first tensor
+                    graph.capture_end()
         except RuntimeError as error:
             self.refuse(key, str(error).splitlines()[0])
             return None

@@ -13,7 +13,7 @@ from kernels.launch import instead, settle_keys
 from worker.args import WorkerArgs
 from worker.compilers import Compilers
 from worker.decoder import Decoder
-from worker.memory import Cache, PoolError, token_bytes
+from worker.memory import Cache, PoolError, lacks_memory, token_bytes
 from worker.resident.budget import Budget, make_cache, measure, no_room
 from worker.resident.engine import ResidentEngine
 
@@ -61,7 +61,7 @@ def open_matrix_library(share: float) -> None:
     try:
         torch.cuda.current_blas_handle()
     except RuntimeError as error:
-        if "ALLOC_FAILED" not in str(error):
+        if not lacks_memory(error):
             raise
         raise PoolError(no_room("the matrix library", share)) from None
 

@@ -40,6 +40,7 @@ class Parcel:
         self._device = device
         self.up = self._host(words)
         self.down = self._host(rows)
+        self._late = self._host(0)
         self._more: dict[str, Tensor] = {}
         self.sending = (0.0, 0.0)
         self.begun: Event = torch.cuda.Event(enable_timing=True) if self._pinned else _Past()
@@ -59,6 +60,13 @@ class Parcel:
             host[begin : begin + part.size] = part.reshape(-1)
         there = self.up[: ends[-1]].to(self._device, non_blocking=True)
         return [there[begin : begin + part.size].view(part.shape) for begin, part in zip(begins, parts, strict=True)]
+
+    def upload_late(self, parts: list[I32]) -> list[Tensor]:
+        """As `upload`, once more in the same step, whose first piece may still be on its way."""
+        self.up, self._late = self._late, self.up
+        there = self.upload(parts)
+        self.up, self._late = self._late, self.up
+        return there
 
     def download(self, token: Tensor, count: int) -> None:
         """Ask for the first `count` tokens; they are in `down` once `done` has passed."""

@@ -4,17 +4,21 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from messages.result import NON_FINITE, OK, ScoreColumns, StepResult
+from kernels.reference.sampling import Sampled
+from messages.result import NON_FINITE, OK, UNMATCHED, ScoreColumns, StepResult
 from messages.tokens import LogprobColumns
-from transport.columns import I32, pack_f32, pack_i32, pack_u8
+from transport.columns import I32, U8, pack_f32, pack_i32, pack_u8
+from worker.matching import Matching, Wanted
 from worker.resident.parcel import Parcel, Parcels
+from worker.resident.post import Posted
 from worker.resident.trace import StepTrace
+from worker.resident.wishes import Wishes
 from worker.scores import Found, Scored, score_columns
 from worker.totals import Totals
 from worker.tracing import Tracing, Work
@@ -51,6 +55,14 @@ class Asked:
         )
 
 
+def ask(parcel: Parcel, out: Sampled, wishes: Wishes) -> Asked | None:
+    """For the logprobs that were sampled, if any."""
+    if out.chosen is None or out.top is None or out.top_ids is None:
+        return None
+    chosen, top, top_ids = parcel.fetch("asked", [out.chosen, out.top, out.top_ids])
+    return Asked(rows=wishes.logprob_rows, counts=wishes.logprob_counts, chosen=chosen, top=top, top_ids=top_ids)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Scoring:
     """Logprobs and hidden states of prompts on their way to the host."""
@@ -64,7 +76,10 @@ class Scoring:
 
 @dataclass(frozen=True, kw_only=True)
 class Launched:
-    """A step that the device has yet to finish. In seconds of `time.monotonic()`: `applying` its plan from and to, and when it was `launched`."""
+    """A step that the device has yet to finish. In seconds of `time.monotonic()`: `applying` its plan from and to, and when it was `launched`.
+
+    Its tokens come to its parcel, or where they are `posted`.
+    """
 
     session: int
     step: int
@@ -75,17 +90,23 @@ class Launched:
     queued: float
     applying: tuple[float, float]
     launched: float
+    posted: Posted | None = None
     asked: Asked | None = None
     scoring: Scoring | None = None
+    matched: list[Wanted] = field(default_factory=list)
 
 
 class Reader:
-    """`put` steps in the order they were launched; `deliver` is called with each result, in that order, from this object's thread."""
+    """`put` steps in the order they were launched; `deliver` is called with each result, in that order, from this object's thread.
 
-    def __init__(self, parcels: Parcels, deliver: Deliver, tracing: Tracing | None = None) -> None:
+    Before that `matching` hears which tokens rows that follow a grammar have got.
+    """
+
+    def __init__(self, parcels: Parcels, matching: Matching, deliver: Deliver, tracing: Tracing | None = None) -> None:
         self.totals = Totals()
         self.error: BaseException | None = None
         self._parcels = parcels
+        self._matching = matching
         self._deliver = deliver
         self._steps: queue.SimpleQueue[Launched | None] = queue.SimpleQueue()
         self._previous: Parcel | None = None
@@ -117,17 +138,20 @@ class Reader:
         parcel = step.parcel
         parcel.done.synchronize()
         seen = time.monotonic()
-        token = parcel.down.numpy()[: len(step.slot)].copy()
+        count = len(step.slot)
+        token = parcel.down.numpy()[:count].copy() if step.posted is None else step.posted.tokens(count)
         times = self._times(parcel)
         seconds, since = times or (0.0, 0.0)
         gap = since if 0 <= since < LONGEST_GAP else 0.0
+        status = np.where(token >= 0, np.uint8(OK), np.uint8(NON_FINITE))
+        self._match(step.matched, token, status)
         logprobs = None if step.asked is None else step.asked.columns(token)
         result = StepResult(
             session=step.session,
             step=step.step,
             slot=pack_i32(step.slot),
             token=pack_i32(token),
-            status=pack_u8(np.where(token >= 0, OK, NON_FINITE)),
+            status=pack_u8(status),
             logprobs=logprobs,
             scores=None if step.scoring is None else step.scoring.columns(),
             seconds=seconds,
@@ -140,6 +164,18 @@ class Reader:
         if self._previous is not None:
             self._parcels.give(self._previous)
         self._previous = parcel
+
+    def _match(self, matched: list[Wanted], token: I32, status: U8) -> None:
+        """Tell what the rows have got; a row that could not be matched has got nothing."""
+        for one in matched:
+            if token[one.index] < 0:
+                self._matching.fail(one.row, "its logits are not finite")
+            elif one.row.failed:
+                token[one.index], status[one.index] = -1, UNMATCHED
+            else:
+                self._matching.note(one.row, [int(token[one.index])])
+        if matched:
+            self._matching.wake()
 
     def _times(self, parcel: Parcel) -> tuple[float, float] | None:
         """Seconds the device took for the step, and seconds since the end of the one before it, 0 for the first; None when it has no clock."""

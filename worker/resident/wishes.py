@@ -6,6 +6,7 @@ import numpy as np
 
 from kernels.reference.sampling import GREEDY_BELOW
 from transport.columns import I32
+from worker.matching import Wanted
 from worker.slots import Slots
 
 PLAIN, FILTERED, SEPARATE = "plain", "filtered", "separate"
@@ -17,7 +18,8 @@ class Wishes:
     """`filtered`: some row has top-k, top-p or min-p. `penal`: batch rows with penalties. Rows of `logprob_rows` want `logprob_counts` alternatives.
 
     `columns` go to the device when rows are sampled apart from the graph: rows with penalties, their slots, their factors [3, N]. So do those
-    of `bias` (see `worker.bias.Biased.columns`).
+    of `bias` (see `worker.bias.Biased.columns`). `matched`: rows that follow a grammar, whose masks go there when the rest of the step has been
+    launched.
     """
 
     filtered: bool
@@ -26,11 +28,12 @@ class Wishes:
     logprob_counts: list[int]
     columns: list[I32]
     bias: list[I32]
+    matched: list[Wanted]
 
     @property
     def mode(self) -> str:
         """Which kind of graph the step takes."""
-        if self.penal or self.logprob_rows or self.bias:
+        if self.penal or self.logprob_rows or self.bias or self.matched:
             return SEPARATE
         return FILTERED if self.filtered else PLAIN
 
@@ -49,4 +52,5 @@ def wishes_of(slots: Slots, slot: I32) -> Wishes:
         logprob_counts=asked[rows].tolist(),
         columns=[np.array(penal, np.int32), slot[penal], np.stack([floats[name][penal] for name in FACTORS]).view(np.int32)] if penal else [],
         bias=slots.biased.columns(slot, slots.length[slot]) if slots.biased.rows else [],
+        matched=slots.matching.wanted(slot, slots.length[slot] - slots.prompt_length[slot]) if slots.matching.rows else [],
     )

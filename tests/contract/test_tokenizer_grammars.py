@@ -1,0 +1,156 @@
+"""The tokenizer process alone: forms of answers are tried in processes of their own, and hold up nobody."""
+
+import json
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from grammar.program import program_of
+from grammar.vocabulary_file import write_vocabulary
+from messages.admit import Admit
+from messages.constraint import Constraint
+from messages.request import Cancel
+from messages.text import Ended, Problem, Started
+from tests.support.tokenizer_neighbours import Neighbours, admitted, generate, ids_of, problem_of
+from tests.support.vocabularies import TOKENS
+from tokenizer_proc import grammar_child
+from tokenizer_proc.grammar_child import ChildError, GrammarChild, OverrunError
+
+GOOD = Constraint("json_schema", json.dumps({"type": "object", "properties": {"a": {"type": "integer"}}}), "response_format")
+SLOW = Constraint("json_schema", json.dumps({"type": "object", "properties": {f"property {i}": {"type": "string"} for i in range(3000)}}))
+"""Takes long to compile, and its masks are too large."""
+
+
+def _having(name: str) -> dict[str, Any]:
+    return {"type": "object", "properties": {name: {"type": "integer"}}}
+
+
+@pytest.fixture(scope="module")
+def byte(models: Path) -> Iterator[Neighbours]:
+    with tempfile.TemporaryDirectory(prefix="pw-") as folder, Neighbours(Path(folder), models / "chain-byte") as neighbours:
+        yield neighbours.start()
+
+
+def trials(neighbours: Neighbours) -> list[psutil.Process]:
+    """The processes in which programs are tried."""
+    return psutil.Process(neighbours.process.pid).children(recursive=True)
+
+
+def test_a_form_goes_on_as_a_program_that_was_tried(byte: Neighbours) -> None:
+    assert trials(byte) == []
+    admit = admitted(byte, generate(3, keys=[3, 4], constraint=GOOD))
+    assert admit.program == program_of(GOOD)
+    assert len(trials(byte)) == 1
+    assert admitted(byte, generate(5)).program == ""
+    began = time.monotonic()
+    assert admitted(byte, generate(6, constraint=GOOD)).program == admit.program
+    assert time.monotonic() - began < 2
+    assert (byte.run_dir / "vocabulary").exists()
+
+
+@pytest.mark.parametrize(
+    ("constraint", "why"),
+    [
+        (Constraint("json_schema", '{"not": {}}', "guided_json"), "Unimplemented keys"),
+        (Constraint("json_schema", "[", "guided_json"), "not valid JSON"),
+        (Constraint("regex", "(a", "guided_regex"), "unclosed group"),
+        (Constraint("lark", "start: b", "guided_grammar"), "unknown name"),
+        (Constraint("json_schema", '{"$ref": "#"}'), "nothing can be said"),
+        (Constraint("json_schema", json.dumps({"allOf": [{"anyOf": [_having(f"a{i}"), _having(f"b{i}")]} for i in range(12)]})), "too large"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_what_is_no_use_is_refused(byte: Neighbours, constraint: Constraint, why: str) -> None:
+    for _ in range(2):
+        problem = problem_of(byte, generate(9, constraint=constraint))
+        assert (problem.status, problem.code, problem.param) == (400, "invalid_grammar", constraint.param or None)
+        assert why in problem.message
+
+
+def _ended(byte: Neighbours) -> Problem:
+    ended = byte.hear()
+    assert isinstance(ended, Ended)
+    assert ended.problem is not None
+    return ended.problem
+
+
+def test_a_form_that_takes_long_holds_up_nobody(byte: Neighbours) -> None:
+    byte.send(generate(20, constraint=SLOW))
+    slowest = 0.0
+    for _ in range(20):
+        began = time.monotonic()
+        ids_of(byte, "a short text")
+        slowest = max(slowest, time.monotonic() - began)
+    admitted(byte, generate(21, constraint=Constraint("regex", "[0-9]+")))  # another process tries it meanwhile
+    assert slowest < 0.2
+    assert len(trials(byte)) == 2
+    assert _ended(byte).code == "invalid_grammar"
+
+
+def test_who_leaves_while_a_form_is_tried_is_not_admitted(byte: Neighbours) -> None:
+    byte.send(generate(30, constraint=Constraint("json_schema", SLOW.text, "x")))
+    byte.send(Cancel([30]))
+    byte.send(generate(31, constraint=Constraint("regex", "b+")))
+    admit = byte.scheduled()
+    assert isinstance(admit, Admit)
+    assert admit.keys == [31]
+    assert isinstance(byte.hear(), Started)
+
+
+def test_a_trial_that_somebody_ended_is_begun_anew(byte: Neighbours) -> None:
+    admitted(byte, generate(40, constraint=Constraint("regex", "c+")))
+    for process in trials(byte):
+        process.kill()
+    for number in range(41, 44):
+        admitted(byte, generate(number, constraint=Constraint("regex", f"d{number}+")))
+
+
+def test_its_trials_end_with_it(byte: Neighbours) -> None:
+    left = trials(byte)
+    assert byte.terminate() == 0
+    assert psutil.wait_procs(left, timeout=10)[1] == []
+
+
+@pytest.fixture
+def child(run_dir: Path) -> Iterator[GrammarChild]:
+    write_vocabulary(run_dir, "tokenizer0", TOKENS.of, TOKENS.special, set(TOKENS.ends))
+    made = GrammarChild(run_dir)
+    yield made
+    made.close()
+
+
+def test_a_program_has_so_much_time(child: GrammarChild, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert child.ask(program_of(GOOD)) == ""
+    monkeypatch.setattr(grammar_child, "TRIAL_SECONDS", 0.05)
+    with pytest.raises(OverrunError, match="more than"):
+        child.ask(program_of(SLOW))
+    monkeypatch.undo()
+    assert "unknown name" in child.ask("start: foo")
+
+
+def test_a_program_that_ends_the_process_each_time(child: GrammarChild, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one does that takes too much memory."""
+    child.ask(program_of(GOOD))
+    line = child._line
+
+    def die(process: "subprocess.Popen[bytes]", seconds: float) -> str | None:
+        if seconds == grammar_child.TRIAL_SECONDS:
+            process.kill()
+        return line(process, seconds)
+
+    monkeypatch.setattr(child, "_line", die)
+    with pytest.raises(OverrunError, match="memory"):
+        child.ask(program_of(GOOD))
+    monkeypatch.undo()
+    assert child.ask(program_of(GOOD)) == ""
+
+
+def test_a_process_that_cannot_begin(run_dir: Path) -> None:
+    with pytest.raises(ChildError, match="cannot be read"):
+        GrammarChild(run_dir).ask("x")
