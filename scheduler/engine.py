@@ -57,8 +57,7 @@ class Engine:
     """
 
     def __init__(self, args: SchedulerArgs, new_session: Callable[[], int]) -> None:
-        self.tally = Tally()
-        self.step_sizes = StepSizes()
+        self.tally, self.step_sizes = Tally(), StepSizes()
         self.session: Session | None = None
         self._args = args
         self._new_session = new_session
