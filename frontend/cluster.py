@@ -202,14 +202,20 @@ class ClusterView:
 
     def stands(self, route: Route) -> bool:
         """None of its processes is over."""
-        return self.is_read(route) and self._lives(route.scheduler, route.scheduler_incarnation)
-
-    def is_read(self, route: Route) -> bool:
-        """The tokenizer, which reads a request first, is not over."""
-        return self._lives(route.tokenizer, route.tokenizer_incarnation)
+        return self._lives(route.tokenizer, route.tokenizer_incarnation) and self._lives(route.scheduler, route.scheduler_incarnation)
 
     def _lives(self, name: str, incarnation: int) -> bool:
         return any((process.name, process.incarnation) == (name, incarnation) and process.phase != DEAD for process in self.processes)
+
+    @property
+    def has_peers(self) -> bool:
+        """There are other frontends."""
+        return len(self._frontends) > 1
+
+    def told_by_peers(self, gauge: str) -> dict[str, float]:
+        """A gauge of every frontend that is ready, by name, as it was last told."""
+        told = [process for process in self.processes if process.name in self._frontends and process.phase == READY]
+        return {process.name: process.gauges.get(gauge, 0.0) for process in told}
 
     def serves(self, name: str) -> bool:
         """A process of this name is ready, or was and may be again."""

@@ -20,6 +20,7 @@ from frontend import resubmission
 from frontend.cluster import ClusterView
 from frontend.errors import ApiError
 from frontend.metrics import Metrics
+from frontend.search import HEARD, Search
 from frontend.streams import ERROR, OVERLOADED, REFUSED, UNDECIDED, ContractError, Run, Sender, Sequence
 from frontend.tracing import Tracing
 from messages.explain import Explained
@@ -52,6 +53,7 @@ class Dispatcher:
         self._live: dict[int, Sequence] = {}
         self._touched: list[Run] = []
         self._keys = itertools.count(secrets.randbits(62))
+        self._search = Search(view, name)
         self._handlers: dict[type, Callable[[Sequence, FromTokenizer], None]] = {
             Started: self._on_started,
             TextDelta: self._on_delta,
@@ -71,7 +73,7 @@ class Dispatcher:
     def open(self, timeout: float | None = None) -> Run:
         """A run on the next ready tokenizer, or one that waits for a way; it may take `timeout` seconds. Raises ApiError 503 when too many wait."""
         holding = self._view.holding
-        route = None if holding else self._view.route()
+        route = None if holding or self._search.holds(time.monotonic()) else self._view.route()
         if route is None and sum(not sequence.run.sent for sequence in self._live.values()) >= self._most_held:
             raise ApiError.of(resubmission.TOO_MANY)
         return Run(self, route, UNDECIDED if holding else self._view.serving, self._view.model, timeout)
@@ -111,18 +113,26 @@ class Dispatcher:
 
     def follow(self) -> None:
         """The cluster's state or the time is another: cut off what was sent to the dead or is to be held, and send what waits and can be sent."""
-        view, runs = self._view, self._runs()
+        view, runs, now, dead = self._view, self._runs(), time.monotonic(), list[Run]()
         for run in runs:
             if run.begun and (view.cutting or run.serving != view.serving):
                 run.fail(resubmission.REPLACED)
             elif run.route is not None and not view.stands(run.route):
-                run.strikes += not view.is_read(run.route)
-                self._cut_off(run)
+                dead.append(run)
             elif run.route is not None and view.holding and not run.begun and run.question is None:
                 self._cut_off(run)
-        for run in resubmission.in_order(runs):
+        if dead and not view.holding:
+            self._search.died(dead, now)
+        for run in dead:
+            self._cut_off(run)
+        for run in self._search.next(runs, now):
             self._send_waiting(run)
         self.begun = sum(run.begun and bool(run.live) for run in runs)
+
+    @property
+    def suspects(self) -> int:
+        """Requests that may have ended a process, and are out alone or wait for it."""
+        return self._search.suspects(time.monotonic())
 
     def _runs(self) -> list[Run]:
         return list(dict.fromkeys(sequence.run for sequence in self._live.values()))
@@ -146,6 +156,7 @@ class Dispatcher:
             run.route = route
             messages = list(run.again())
             run.sent = True
+            self._search.sent(run, time.monotonic())
             if not all(self.send(route.tokenizer, message) for message in messages):
                 run.fail(OVERLOADED)
 
@@ -185,7 +196,6 @@ class Dispatcher:
             return
         sequence = self._live.get(message.key)
         if sequence is not None:
-            sequence.run.strikes = 0
             self._handlers[type(message)](sequence, message)
 
     def _on_started(self, sequence: Sequence, message: FromTokenizer) -> None:
@@ -213,6 +223,7 @@ class Dispatcher:
         if not isinstance(message, TextDelta):
             return
         if message.ids:
+            sequence.run.strikes = HEARD
             self._count(sequence, len(message.ids))
             sequence.ids.extend(message.ids)
             sequence.cached = message.cached or sequence.cached
@@ -233,7 +244,7 @@ class Dispatcher:
             if sequence is None:
                 continue
             if tokens:
-                sequence.run.strikes = 0
+                sequence.run.strikes = HEARD
                 if tokens == 1:
                     sequence.ids.append(ids[begin])
                 else:
@@ -268,6 +279,7 @@ class Dispatcher:
         if sequence.group is not None and sequence is sequence.group.sequences[0]:
             sequence.group.cached_tokens = message.cached_tokens
         self.forget(sequence, message.finish)
+        sequence.run.strikes = HEARD
         sequence.run.completion_tokens += message.completion_tokens
         sequence.run.push((sequence.index, message))
 

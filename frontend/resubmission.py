@@ -1,11 +1,12 @@
 """Sending a request again after a process on its way has died, and how long and how often one waits for that."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from frontend.cluster import Route
+from frontend.search import ALONE
 from messages.explain import Explain
 from messages.request import Delivered, Generate
 from messages.text import DEADLINE_EXCEEDED, Problem
@@ -17,9 +18,6 @@ MAX_HELD = 1024
 """Sequences that have not been sent yet, at most, while there is no way for them, unless the line in the scheduler is shorter."""
 HOLD_SECONDS = 60.0
 """How long a request waits that could not be sent yet. One that was sent once waits as long as it takes."""
-SUSPECT, ALONE = 2, 3
-"""When its tokenizer has died so often before anything came of it, a request is sent only when no other suspect is out; and so often more, it is
-given up. The death of a scheduler tells nothing: a tokenizer says that it has read a request when it passes it on."""
 
 TOO_MANY = Problem(status=503, code="not_ready", message="A part of the server restarts, and too many requests wait for it.", retry_after=2.0)
 TOO_LONG = Problem(status=503, code="not_ready", message="A part of the server restarts and has not come back in time.", retry_after=2.0)
@@ -40,20 +38,11 @@ def again(request: Generate, rest: "Iterable[tuple[int, Sequence]]", sent: bool)
     return msgspec.structs.replace(request, keys=keys, seeds=seeds, resumed=resumed, sampling=sampling)
 
 
-def in_order(runs: "Iterable[Run]") -> "Iterator[Run]":
-    """Those that wait to be sent, but of the suspects one at a time: whose process dies then is the culprit."""
-    suspected = any(run.route is not None and run.strikes >= SUSPECT for run in runs)
-    for run in runs:
-        if run.route is None and run.live and not (suspected and run.strikes >= SUSPECT):
-            suspected = suspected or run.strikes >= SUSPECT
-            yield run
-
-
 def hopeless(run: "Run", route: Route | None, now: float, since: float) -> Problem | None:
     """Why a request that waits to be sent is given up, or None. It could be sent, had there been a way, `since` seconds ago."""
     if run.deadline is not None and now >= run.deadline:
         return EXPIRED
-    if run.strikes >= SUSPECT + ALONE:
+    if run.lone_deaths >= ALONE:
         return CUT_OFF
     if isinstance(run.question, Explain):
         return NO_ANSWER

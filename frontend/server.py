@@ -26,6 +26,7 @@ from frontend.responses.desk import Desk
 from frontend.responses.figures import DeskCollector
 from frontend.responses.links import Links, socket_path
 from frontend.responses.private import make_private_app
+from frontend.search import SUSPECTS
 from frontend.service import make_app
 from frontend.shared_metrics import report
 from frontend.streams import ContractError, Sender
@@ -179,7 +180,8 @@ class Server:
 
     def _requests(self) -> dict[str, float]:
         state, dispatcher = self._core.view.state, self._core.dispatcher
-        counts = {"live": len(dispatcher), OPEN: self._unfinished(), BEGUN: dispatcher.begun, INTAKE: -1 if state is None else state.intake}
+        counts = {"live": len(dispatcher), OPEN: self._unfinished(), BEGUN: dispatcher.begun, SUSPECTS: dispatcher.suspects}
+        counts[INTAKE] = -1 if state is None else state.intake
         return {name: float(count) for name, count in counts.items()}
 
     async def _drain(self) -> None:

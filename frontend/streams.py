@@ -105,8 +105,8 @@ class Run:
 
     `question`: what is asked, in a run that does not generate. `route` is the way it was sent, None while it waits for one; `sent`: it was sent
     once. `deadline`: when it must have ended; the scheduler sees to it, and when nothing has come of that GRACE_SECONDS later the run does.
-    `strikes`: how often it was cut off by the death of its tokenizer since something came for it. `begun`: something was generated. `serving` and
-    `model`: the processes it is for, and what they serve.
+    `strikes` and `lone_deaths`: how often it was cut off by the death of a process since tokens came for it, and with nothing else out (see
+    `frontend.search`). `begun`: something was generated. `serving` and `model`: the processes it is for, and what they serve.
     """
 
     def __init__(self, dispatcher: "Dispatcher", route: Route | None, serving: int = 0, model: str = "", timeout: float | None = None) -> None:
@@ -114,7 +114,7 @@ class Run:
         self.serving, self.model = serving, model
         self.begun = False
         self.sent = route is not None
-        self.strikes = 0
+        self.strikes = self.lone_deaths = 0
         self.arrived = time.monotonic()
         self.deadline = None if timeout is None else self.arrived + timeout
         self.groups: list[Group] = []

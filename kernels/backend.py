@@ -1,9 +1,11 @@
 """Which kernels run on which device. A device set has the members of `Reference`, with the same signatures."""
 
+import os
 from typing import Any
 
 import torch
 
+from kernels.native import build
 from kernels.quantised import quant_linear
 from kernels.reference import attention, bias, decode_row, embedding, fp8, linear, mask, mlp, norm, products, resident, rope, rope_kv, sampling
 
@@ -44,12 +46,31 @@ AttentionBatch = Any
 """What a set's `plan_attention` gives: only kernels of the same set can read it."""
 
 
-def kernels_for(device: torch.device) -> Kernels:
-    """The kernel set for `device`. Raises ValueError for a device that has none."""
+def kernels_for(device: torch.device, deterministic: bool = False) -> Kernels:
+    """The kernel set for `device`; if `deterministic`, that whose results for a row do not depend on what else is in a step.
+
+    Raises ValueError for a device that has none.
+    """
     if device.type == "cpu":
+        if deterministic:
+            return _in_order()
         return Reference
-    if device.type == "cuda":
-        from kernels.triton_set import Triton  # Triton need not exist where only the CPU is used
+    if device.type == "cuda":  # Triton need not exist where only the CPU is used
+        if deterministic:
+            from kernels.invariant_set import Invariant
+
+            return Invariant
+        from kernels.triton_set import Triton
 
         return Triton
     raise ValueError(f"no kernels for device {device}; use cpu or cuda")
+
+
+def _in_order() -> Kernels:
+    """The set for a CPU that is deterministic."""
+    if build.library() is None:
+        reason = f"{build.SWITCH}=0 turns it off" if os.environ.get(build.SWITCH) == "0" else "see the log; for example: apt install gcc libc6-dev"
+        raise ValueError(f"--deterministic on a CPU needs the kernel that is compiled at the start: {reason}")
+    from kernels.invariant_host_set import InvariantHost
+
+    return InvariantHost

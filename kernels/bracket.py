@@ -14,6 +14,8 @@ PIVOTS = tl.constexpr(8)
 EVEN_ROUNDS = tl.constexpr(5)
 """Rounds whose pivots are evenly spaced by value, which is quick for smooth distributions; later ones divide what is left of the bit patterns."""
 
+FINE = tl.constexpr(float(1 << 40))
+
 
 @triton.jit
 def order(x: tl.tensor) -> Any:
@@ -62,6 +64,12 @@ def narrow(pivot: tl.tensor, enough: tl.tensor, low: tl.tensor, high: tl.tensor,
 
 
 @triton.jit
+def exact_sum(weight: tl.tensor, axis: tl.constexpr) -> Any:
+    """The sum, in float64, of at most 2,048 float32 weights of 0..1 along `axis`, each cut to FINE parts of 1: the same in any order."""
+    return tl.sum((weight.to(tl.float64) * FINE).to(tl.int64), axis).to(tl.float64) / FINE
+
+
+@triton.jit
 def search(x: tl.tensor, best: tl.tensor, low: tl.tensor, wanted: tl.tensor, limit: tl.tensor, COUNT: tl.constexpr) -> Any:
     """The largest of the values `x` [N], at least `low`, with at least `wanted` at or above it: a count, or weights exp(x - best).
 
@@ -75,7 +83,7 @@ def search(x: tl.tensor, best: tl.tensor, low: tl.tensor, wanted: tl.tensor, lim
         above = tl.zeros([PIVOTS, x.shape[0]], tl.float32)  # type: ignore[misc]
         none = tl.full(x.shape, float("inf"), tl.float32)
         above, least, most = measure(x, best, pivot, low, high, above, none, -none, COUNT)
-        amount = tl.sum(above, 1).to(tl.float64) if COUNT else tl.sum(above.to(tl.float64), 1)
+        amount = tl.sum(above, 1).to(tl.float64) if COUNT else exact_sum(above, 1)
         enough = amount >= wanted
         low, high = narrow(pivot, enough, low, high, least, most)
         if tl.min(tl.where(enough, amount, limit + 1), 0) <= limit:

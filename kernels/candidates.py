@@ -10,7 +10,7 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from kernels.bracket import search
+from kernels.bracket import exact_sum, search
 from kernels.launch import trigger, wait
 from kernels.logits import GREEDY_BELOW, all_finite, read
 
@@ -107,7 +107,7 @@ def _border(
         border = tl.maximum(border, best + tl.log(min_p))
     settled = 1
     if top_p < 1:
-        kept = tl.sum(tl.where(x >= border, tl.exp(x - best), 0.0).to(tl.float64), 0)
+        kept = exact_sum(tl.where(x >= border, tl.exp(x - best), 0.0), 0)  # candidates come in any order
         wanted = tl.where(cuts_k | (min_p > 0), kept, total) * top_p
         if kept < wanted:
             settled = 0

@@ -43,6 +43,15 @@ def cells_of(cache: Tensor) -> TensorDescriptor:
     return _descriptor(cache.data_ptr(), cache.dtype, (cache.numel() // size, size), (BOX, COLUMNS))
 
 
+def matrix_of(x_TM: Tensor, rows: int, columns: int) -> TensorDescriptor:
+    """A contiguous matrix in boxes of `rows` x `columns`, zero past its edges; what memory of the same tensor lies behind it comes as it is."""
+    count, size = x_TM.shape
+    whole = -(-count // rows) * rows
+    if whole * size * x_TM.element_size() <= x_TM.untyped_storage().nbytes() - x_TM.storage_offset() * x_TM.element_size():
+        count = whole
+    return _descriptor(x_TM.data_ptr(), x_TM.dtype, (count, size), (rows, columns))
+
+
 def rows_of(q_THD: Tensor, rows: int, group: int) -> TensorDescriptor:
     """Queries in boxes of `rows` rows: all `group` heads of one key/value head, of as many tokens as that makes."""
     return _descriptor(q_THD.data_ptr(), q_THD.dtype, tuple(q_THD.shape), (rows // group, group, COLUMNS))

@@ -12,6 +12,7 @@ from triton.experimental.gluon.language.nvidia.ampere import mma_v2
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
 from kernels.hopper import cells_of
+from kernels.hopper_softmax import fold
 from kernels.launch import ALWAYS, launch
 from kernels.ring import wait_and_trigger
 
@@ -148,18 +149,14 @@ def _hopper_decode(
             mbarrier.wait(ready.index(stage), step // STAGES & 1)
             k = k_tiles.index(stage).permute((1, 0)).load(B)
             v = v_tiles.index(stage).load(B)
-            score = mma_v2(q, k, nothing) * (scale * LOG2E)
+            score = mma_v2(q, k, nothing)
             if (tile + 1) * BN > length:
                 key = tile * BN + gl.arange(0, BN, layout=gl.SliceLayout(0, MMA))
                 score = gl.where((key < length)[None, :], score, float("-inf"))
                 key = tile * BN + gl.arange(0, BN, layout=gl.SliceLayout(1, B))
                 v = gl.where((key < length)[:, None], v, gl.zeros([BN, D], dtype, layout=B))
-            higher = gl.maximum(best, gl.max(score, 1))
-            weight = gl.exp2(score - higher[:, None])
-            shrink = gl.exp2(best - higher)
-            total = total * shrink + gl.sum(weight, 1)
+            weight, best, total, shrink = fold(score, best, total, scale * LOG2E)
             mixed = mma_v2(gl.convert_layout(weight.to(dtype), A), v, mixed * shrink[:, None])
-            best = higher
             fence_async_shared()
             if more:
                 _bring(k_desc, v_desc, k_smem, v_smem, ready, stage, found, D, BN)

@@ -13,6 +13,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
 
 from kernels.hopper import cells_of, rows_of
+from kernels.hopper_softmax import fold
 from kernels.launch import run
 
 LOG2E = gl.constexpr(1.4426950408889634)
@@ -105,10 +106,7 @@ def _softmax(
     if (step + 1) * BN > start + 1:
         key = step * BN + gl.arange(0, BN, layout=gl.SliceLayout(0, S_LAYOUT))
         s = gl.where(key[None, :] <= own[:, None], s, float("-inf"))
-    higher = gl.maximum(best, gl.max(s, 1) * qk_scale)
-    weight = gl.exp2(s * qk_scale - higher[:, None])
-    shrink = gl.exp2(best - higher)
-    total = total * shrink + gl.sum(weight, 1)
+    weight, higher, total, shrink = fold(s, best, total, qk_scale)
     return gl.convert_layout(weight.to(dtype), P_LAYOUT), higher, total, shrink
 
 

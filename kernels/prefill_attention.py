@@ -21,11 +21,16 @@ FEW_PROGRAMS = 132
 
 
 class Settings(NamedTuple):
-    """Tuning of the prefill kernel: keys of a tile, warps and pipeline stages."""
+    """Tuning of the prefill kernel: keys of a tile, warps and pipeline stages.
+
+    `one_loop`: all keys go through the loop with masks. The one without fuses a multiplication that the masks of the other keep apart, so that a
+    token's bits depend on where its tile begins.
+    """
 
     tile: int = 64
     warps: int = 8
     stages: int = 2
+    one_loop: bool = False
 
 
 def tile_tokens(group: int) -> int:
@@ -91,7 +96,7 @@ def _prefill(
     tile_ptr: tl.tensor,
     table_stride: tl.tensor, scale: tl.tensor, window: tl.tensor,
     H: tl.constexpr, K: tl.constexpr, D: tl.constexpr, P: tl.constexpr, WIDTH: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, WINDOW: tl.constexpr, HALF: tl.constexpr, PDL: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, WINDOW: tl.constexpr, HALF: tl.constexpr, ONE_LOOP: tl.constexpr, PDL: tl.constexpr,
 ) -> None:  # fmt: skip
     trigger(PDL)
     G: tl.constexpr = H // K
@@ -118,6 +123,8 @@ def _prefill(
     border = (start + 1) // BN * BN
     if WINDOW:
         border = tl.maximum(start - window + 1, 0) // BN * BN
+    elif ONE_LOOP:
+        border = 0
     else:
         best, total, mixed = _keys(q, best, total, mixed, k_ptr, v_ptr, blocks_ptr, kv_head, 0, border, own, length, window, scale,
                                    K, P, D, WIDTH, BN, False, False)  # fmt: skip
@@ -161,6 +168,6 @@ def prefill(
         q_THD, k_cache, v_cache, out_THD, table_NB, slot_T, position_T, tiles, table_NB.stride(0), scale, window or 0,
         H=heads, K=kv_heads, D=size, P=block_size, WIDTH=power_of_two(size),
         BM=max(16, power_of_two(tile_tokens(group) * group)), BN=chosen.tile, WINDOW=window is not None,
-        HALF=halves(q_THD, k_cache),
+        HALF=halves(q_THD, k_cache), ONE_LOOP=chosen.one_loop,
         num_warps=chosen.warps, num_stages=chosen.stages,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Matrix products on CPU with weights that stay in GGUF's 4 or 8 bits; the arithmetic is float32."""
+"""Matrix products on CPU with weights that stay in GGUF's 4 or 8 bits, or in float32; the arithmetic is float32 and in one order for any rows."""
 
 import ctypes
 from collections.abc import Callable, Sequence
@@ -30,6 +30,8 @@ class Layout(NamedTuple):
 
 FOUR, EIGHT, EIGHT_SMALL = Layout(0, 32, 24, 8), Layout(1, 32, 36, 4), Layout(2, 16, 20, 4)
 """Bytes are per row: scale, offset (4 bits only), codes."""
+DENSE = 3
+"""The storage kind of float32."""
 
 
 class Groups(NamedTuple):
@@ -123,17 +125,16 @@ def _panels(groups: Groups) -> Tensor:
     return out
 
 
-class QuantLinear:
-    """y = x @ weight.T + bias with `weight` [N, K] in groups of few bits. Exact weights, float32 sums. Made by `quant_linear`."""
+class PanelLinear:
+    """y = x @ weight.T + bias with `weight` [N, K] of storage kind `kind` in panels. Exact weights, float32 sums."""
 
-    def __init__(self, library: ctypes.CDLL, groups: Groups, bias: Tensor | None) -> None:
-        layout = groups.layout
-        self.rows, self.columns = groups.scale.shape[0], groups.scale.shape[1] * layout.values
-        self._kind = layout.number
-        self._weight = _panels(groups)
+    def __init__(self, library: ctypes.CDLL, kind: int, shape: tuple[int, int], panels: Tensor, bias: Tensor | None) -> None:
+        self.rows, self.columns = shape
+        self._kind = kind
+        self._weight = panels
         self._bias = None if bias is None else bias.to(torch.float32).contiguous()
         self._pointers = self._weight.data_ptr(), None if self._bias is None else self._bias.data_ptr()
-        self._product, self._gather = library.pagewire_quant_linear, library.pagewire_quant_rows
+        self._product = library.pagewire_quant_linear
 
     @property
     def nbytes(self) -> int:
@@ -151,6 +152,16 @@ class QuantLinear:
         if self._product(self._kind, *self._pointers, x.data_ptr(), y.data_ptr(), count, self.rows, columns, MANY_ROWS, threads):
             raise MemoryError("no memory for a matrix product")
         return y
+
+
+class QuantLinear(PanelLinear):
+    """The product with groups of few bits. Made by `quant_linear`."""
+
+    def __init__(self, library: ctypes.CDLL, groups: Groups, bias: Tensor | None) -> None:
+        layout = groups.layout
+        shape = groups.scale.shape[0], groups.scale.shape[1] * layout.values
+        super().__init__(library, layout.number, shape, _panels(groups), bias)
+        self._gather = library.pagewire_quant_rows
 
     def embed(self, ids: Tensor, rows: int) -> Tensor:
         """Rows of the weight for the int64 `ids` [T], as float32 [rows, K]; rows past the ids are zero. Raises IndexError."""
@@ -175,3 +186,17 @@ def quant_linear(parts: Sequence[tuple[str, Bytes]], bias: Tensor | None = None)
         return None
     data = parts[0][1] if len(parts) == 1 else np.concatenate([data for _, data in parts])
     return QuantLinear(library, KINDS[kinds.pop()](data), bias)
+
+
+def dense_linear(weight: Tensor, bias: Tensor | None = None) -> PanelLinear:
+    """The product with the float32 `weight` [N, K], summed in order of K. Raises ValueError where there is no compiled kernel."""
+    library = build.library()
+    if library is None or weight.dtype != torch.float32:
+        raise ValueError(f"no product in one order with {weight.dtype}: it needs float32 and a C compiler")
+    rows, columns = weight.shape
+    panels = weight.new_zeros(-(-rows // PANEL), columns, PANEL)
+    whole = rows // PANEL
+    panels[:whole] = weight[: whole * PANEL].view(whole, PANEL, columns).transpose(1, 2)
+    if whole < len(panels):
+        panels[whole, :, : rows % PANEL] = weight[whole * PANEL :].T
+    return PanelLinear(library, DENSE, (rows, columns), panels, bias)

@@ -230,10 +230,22 @@ def _filter(logits_RV: Tensor, batch: SamplingBatch, penalties: tuple[Tensor | N
     launch(_rescan, (rows, chunks), rows, logits_RV, batch.temperature, c.border, *penalties, c.best, c.mass, CHUNK=c.chunk, num_warps=8, **size)
 
 
-def sample(logits_RV: Tensor, batch: SamplingBatch) -> Sampled:
+def _scanned_again(logits_RV: Tensor, batch: SamplingBatch, penalties: tuple[Tensor | None, ...], border: Tensor) -> _Columns:
+    """The columns of a batch that is not filtered, of rows with these borders: a row is drawn by the same sums beside filtered rows and alone."""
+    rows, vocab = logits_RV.shape
+    c = _Columns(rows, vocab, False, logits_RV.device)
+    c.border = border
+    size: dict[str, Any] = {"V": vocab, "CHUNK": c.chunk, "CHUNKS": c.chunks, "PENALTIES": batch.penalties is not None, "num_warps": SCAN_WARPS}
+    launch(_scan, (rows, c.chunks), rows, logits_RV, batch.temperature, *penalties, c.best, c.mass, RANDOM=True, **size)
+    launch(_rescan, (rows, c.chunks), rows, logits_RV, batch.temperature, border, *penalties, c.best, c.mass, **size)
+    return c
+
+
+def sample(logits_RV: Tensor, batch: SamplingBatch, one_order: bool = False) -> Sampled:
     """One token per row of the contiguous `logits_RV` (any float type; computed in float32), which is left as it is.
 
-    The batch's columns lie on the device of the logits. Rows with a temperature below GREEDY_BELOW are greedy.
+    The batch's columns lie on the device of the logits. Rows with a temperature below GREEDY_BELOW are greedy. `one_order`: sums of a row do not
+    depend on how other rows are sampled.
     """
     (rows, vocab), device = logits_RV.shape, logits_RV.device
     filtered = bool(batch.filtered)
@@ -248,8 +260,12 @@ def sample(logits_RV: Tensor, batch: SamplingBatch) -> Sampled:
             GROUPS=c.chunk // GROUP, GROUP=GROUP, num_warps=8, **size,
         )  # fmt: skip
         _filter(logits_RV, batch, penalties, c, size)
+        if one_order:
+            c = _scanned_again(logits_RV, batch, penalties, c.border)
+            size["CHUNKS"] = c.chunks
     else:
-        launch(_scan, (rows, c.chunks), rows, *where, c.best, c.mass, CHUNK=c.chunk, RANDOM=bool(batch.random), num_warps=SCAN_WARPS, **size)
+        random = one_order or bool(batch.random)
+        launch(_scan, (rows, c.chunks), rows, *where, c.best, c.mass, CHUNK=c.chunk, RANDOM=random, num_warps=SCAN_WARPS, **size)
     launch(
         _draw, (rows,), rows, logits_RV, batch.temperature, c.border, *penalties, batch.seed, batch.position, c.best, c.mass, token, good,
         SPAN=power_of_two(c.chunks), GROUPS=c.chunk // GROUP, GROUP=GROUP, FILTERED=filtered, num_warps=DRAW_WARPS, **size,

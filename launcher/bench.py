@@ -3,6 +3,7 @@
 import argparse
 import json
 import shlex
+import signal
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,8 @@ SEED_TEXT = (
 WARM_UP_TOKENS = 8
 COUNT = whole(1, 1_000_000)
 STREAMS = whole(1, 65_536)
+KILLS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "segv": signal.SIGSEGV}
+"""How `--kill-worker` may do it."""
 POSITIVE = number(1e-6, 1e6)
 
 
@@ -48,6 +51,7 @@ def _add_workload(parser: argparse.ArgumentParser) -> None:
     load.add_argument("--workload", choices=["A"], help="this instead of the load above; --requests N takes the first N")
     load.add_argument("--frontends", type=whole(1, 64), default=1, metavar="N", help="HTTP processes (1)")
     load.add_argument("--tokenizers", type=whole(1, 64), default=1, metavar="N", help="tokenizer processes (1)")
+    load.add_argument("--kill-worker", type=_kills, default=[], metavar="HOW,..", help="end the worker of a cluster meanwhile: kill, stop, segv")
     load.add_argument("--paced", type=number(0.1, 1e4), metavar="MS", help="no model: a worker that makes tokens up, with steps of MS milliseconds")
     add_engine(load.add_argument)
 
@@ -188,6 +192,14 @@ async def prepare(url: str, model: str | None) -> tuple[str, list[int]]:
                 return model, list((await response.json())["tokens"])
     except (aiohttp.ClientError, OSError, KeyError, IndexError, ValueError) as error:
         raise LauncherError(f"{url} does not answer as a server to measure should: {error or type(error).__name__}") from error
+
+
+def _kills(text: str) -> list[str]:
+    names = text.lower().split(",")
+    for name in names:
+        if name not in KILLS:
+            raise argparse.ArgumentTypeError(f"{name!r} is not one of {', '.join(KILLS)}")
+    return names
 
 
 def _counts(text: str) -> list[int]:

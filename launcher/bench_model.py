@@ -181,7 +181,7 @@ def engine_arguments(args: argparse.Namespace) -> tuple[dict[str, Any], dict[str
     }  # fmt: skip
     worker = {
         "model": args.model, "model_shape": args.model_shape, "dummy_weights": args.dummy_weights, "device": args.device, "dtype": args.dtype,
-        "kv_dtype": args.kv_dtype, "weights": args.weights, "threads": args.threads, "kv_tokens": args.kv_tokens,
+        "kv_dtype": args.kv_dtype, "weights": args.weights, "deterministic": args.deterministic, "threads": args.threads, "kv_tokens": args.kv_tokens,
         "gpu_memory_utilization": args.gpu_memory_utilization, "max_slots": sizes.max_slots, "max_step_tokens": sizes.max_step_tokens,
         "max_context": args.max_context, "measure_bandwidth": True,
     }  # fmt: skip

@@ -7,6 +7,7 @@ import statistics
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from launcher.bench_frontend import HOST, others, settle
@@ -76,6 +77,7 @@ class Served(Pair):
 
 def run(args: argparse.Namespace) -> int:
     """Measure and print; 0 when every request succeeded, else 1. Raises LauncherError."""
+    from launcher import bench_kills
     from launcher.machine import commit, machine
     from launcher.tracing import traced
     from simulator.offline import offline256
@@ -83,6 +85,8 @@ def run(args: argparse.Namespace) -> int:
     args.model = args.model or ""
     config = read_shape(args)
     orders = [Order(prompt=job.prompt, max_tokens=job.max_tokens or 0) for job in offline256().fixed[: args.requests]]
+    if args.kill_worker:
+        return bench_kills.run(args, [replace(order, prompt=order.prompt % config.vocab) for order in orders])
     path = None if args.trace is None else new_file("--trace", args.trace, "a trace")
     with traced(path) as trace, Served(args, config.vocab, trace) as served:
         _say(f"processes ready after {served.start_seconds:.1f} s")

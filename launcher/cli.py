@@ -152,6 +152,7 @@ def _add_start(start: argparse.ArgumentParser) -> None:
     add("--log-format", choices=["json", "text"], help="of the access log (json)")
     add("--journal", metavar="FILE", help="keep background responses in this file: they survive a restart of everything; made if missing")
     add("--otlp-endpoint", metavar="URL", help="send OpenTelemetry spans of requests to this collector, such as http://127.0.0.1:4318")
+    add("--model-shape", default="", metavar="X", help="a published shape instead, such as qwen3-0.6b, with --dummy-weights; its words are made up")
     add("--tokenizers", type=whole(1, 64), default=1, metavar="N", help="tokenizer processes (1)")
     add("--frontends", type=whole(1, 64), default=1, metavar="N", help="HTTP processes that share the port (1)")
     add("--log-level", choices=["debug", "info", "warning", "error"], default="info", help="how much the processes log")

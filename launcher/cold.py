@@ -11,6 +11,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
@@ -47,6 +48,20 @@ class ColdCluster:
             self._tick()
         url: str = json.loads(found[0].read_bytes())["url"]
         return url
+
+    @property
+    def folder(self) -> Path:
+        """Its run directory, once there is a `url`."""
+        return next(self._root.glob(f"*/{INFO}")).parent
+
+    def wait(self, condition: Callable[[], bool]) -> None:
+        """Until it holds. Raises LauncherError when the cluster ends before."""
+        while not condition():
+            self._tick()
+
+    def log(self) -> str:
+        """What its processes have written."""
+        return self._log.read_text(errors="replace")
 
     def measure(self) -> dict[str, float]:
         """Seconds from the start of the command to readiness and to the first token of a chat. Raises LauncherError."""

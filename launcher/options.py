@@ -52,13 +52,21 @@ def add_formats(add: Callable[..., Any]) -> None:
         "--kv-dtype", choices=["auto", "float32", "bfloat16", "fp8"], default="auto",
         help="number format of keys and values; fp8 takes half of bfloat16 (auto: that of the arithmetic)",
     )  # fmt: skip
+    add(
+        "--deterministic", action="store_true",
+        help="the same bits for a request alone, in any batch, after a preemption or a crash, with or without a cached prefix; slower",
+    )  # fmt: skip
     add("--weights", choices=["auto", "fp8"], default="auto", help="fp8: quantise the matrices of the layers at the start; on Ada, Hopper and newer")
 
 
 def check_formats(args: argparse.Namespace) -> None:
     """Raises LauncherError for formats that the device cannot compute in, as far as that is known without looking at it."""
+    if args.deterministic and args.device == "cpu" and (args.dtype == "bfloat16" or args.kv_dtype not in ("auto", "float32")):
+        raise LauncherError("--deterministic on a CPU computes in float32 and keeps keys and values so: leave out --dtype and --kv-dtype", 2)
     if args.weights != "fp8":
         return
+    if args.deterministic:
+        raise LauncherError("--deterministic has no products with FP8 weights: leave out --weights fp8 (--kv-dtype fp8 is possible)", 2)
     if args.device == "cpu":
         raise LauncherError("--weights fp8 needs a GPU (--device cuda); on a CPU a quantised GGUF file is what is fast", 2)
     if args.dtype == "float32":

@@ -13,7 +13,7 @@ from messages.cluster import READY, ClusterState
 
 AS_GIVEN = (
     "device", "dtype", "kv_dtype", "weights", "kv_tokens", "gpu_memory_utilization", "block_size", "max_slots", "max_step_tokens", "chunk_tokens",
-    "max_context", "run_ahead", "dummy_weights",
+    "max_context", "run_ahead", "dummy_weights", "deterministic",
 )  # fmt: skip
 """Options that go on as they are."""
 

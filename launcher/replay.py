@@ -65,13 +65,15 @@ def read_poison(path: Path) -> Poison:
 def worker_arguments(args: argparse.Namespace, attached: Attached) -> dict[str, Any]:
     """Those of a worker like the one that ended. Raises LauncherError when its model is not known or not there."""
     origin = attached.origin
-    model = args.model or (origin.model if origin is not None else "")
-    if not model or not Path(model).exists():
-        raise LauncherError(f"there is no model {model}; name its folder or .gguf file with --model")
     same: dict[str, Any] = {} if origin is None else msgspec.structs.asdict(origin)
+    shape = "" if args.model else same.get("model_shape", "")
+    model = args.model or same.get("model", "")
+    if not shape and (not model or not Path(model).exists()):
+        raise LauncherError(f"there is no model {model}; name its folder or .gguf file with --model")
     return {
         **same,
-        "model": str(Path(model).absolute()),
+        "model": "" if shape else str(Path(model).absolute()),
+        "model_shape": shape,
         "device": args.device or same.get("device", "cpu"),
         "threads": args.threads,
         "kv_tokens": attached.blocks * attached.block_size,

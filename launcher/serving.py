@@ -35,13 +35,15 @@ def changed(options: ClusterOptions, changes: ModelOptions) -> ClusterOptions:
         given["model_name"] = own_name
     if "model_path" in given:
         given.setdefault("chat_template", None)
+        given["model_shape"] = ""
     merged = msgspec.structs.replace(options, **given, created=int(time.time()))
     follows = (merged.device == "cpu") != (options.device == "cpu")
     asked = argparse.Namespace(**{name: getattr(merged, name) if name in given or not follows else None for name in SIZES})
     asked.device, asked.weights, asked.dtype = merged.device, merged.weights, merged.dtype
+    asked.kv_dtype, asked.deterministic = merged.kv_dtype, merged.deterministic
     check_formats(asked)
     sizes = sizes_from(asked)
-    for path in (merged.model_path, merged.chat_template):
+    for path in (merged.model_path or None, merged.chat_template):
         if path is not None and not os.path.exists(path):  # Path.exists raises for a null byte
             raise LauncherError(f"there is no {path}")
     return msgspec.structs.replace(merged, **{name: getattr(sizes, name) for name in SIZES})

@@ -43,6 +43,7 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
     dtype: str = "auto"
     kv_dtype: str = "auto"
     weights: str = "auto"
+    deterministic: bool = False
     threads: int = 0
     kv_tokens: int = 0
     gpu_memory_utilization: float = 0.9
@@ -70,6 +71,7 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
     chat_template: str | None = None
     generation_config: bool = True
     dummy_weights: bool = False
+    model_shape: str = ""
     tokenizers: int = 1
     frontends: int = 1
     log_level: str = "info"
@@ -125,6 +127,7 @@ def cluster_specs(options: ClusterOptions, run_dir: str, access_fd: int = -1, jo
         TokenizerArgs(
             **common(name),
             model=options.model_path,
+            model_shape=options.model_shape,
             frontends=frontends,
             chat_template=options.chat_template,
             generation_config=options.generation_config,
@@ -155,6 +158,7 @@ def cluster_specs(options: ClusterOptions, run_dir: str, access_fd: int = -1, jo
         dtype=options.dtype,
         kv_dtype=options.kv_dtype,
         weights=options.weights,
+        deterministic=options.deterministic,
         threads=options.threads,
         kv_tokens=options.kv_tokens,
         gpu_memory_utilization=options.gpu_memory_utilization,
@@ -163,6 +167,7 @@ def cluster_specs(options: ClusterOptions, run_dir: str, access_fd: int = -1, jo
         max_step_tokens=options.max_step_tokens,
         max_context=options.max_context,
         dummy_weights=options.dummy_weights,
+        model_shape=options.model_shape,
     )
     return [
         *(ProcessSpec(package="frontend", args=args, stage=FRONTENDS, descriptors=inherited[args.name]) for args in front),

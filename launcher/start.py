@@ -17,6 +17,7 @@ from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
+from checkpoint.shapes import SHAPES
 from launcher import models
 from launcher.display import Event, PipeAudience, TerminalAudience, status_key
 from launcher.errors import APP_ROOT, LauncherError
@@ -64,10 +65,11 @@ def options_from(args: argparse.Namespace) -> ClusterOptions:
     watching = watching_from(args)
     journal = journal_from(args.journal)
     port = free_port(args.host, args.port)
-    found = models.resolve(args.model)
+    path, name = _model(args)
     return ClusterOptions(
-        model_path=str(found.path if found.path is not None else models.pull(args.model)),
-        model_name=args.served_model_name or found.name,
+        model_path=path,
+        model_shape=args.model_shape,
+        model_name=args.served_model_name or name,
         named=args.served_model_name is not None,
         host=args.host,
         port=port,
@@ -75,6 +77,7 @@ def options_from(args: argparse.Namespace) -> ClusterOptions:
         dtype=args.dtype,
         kv_dtype=args.kv_dtype,
         weights=args.weights,
+        deterministic=args.deterministic,
         threads=threads_from(args.threads),
         kv_tokens=args.kv_tokens,
         gpu_memory_utilization=args.gpu_memory_utilization,
@@ -116,6 +119,16 @@ def template_from(name: str | None) -> str | None:
     if name is not None and not Path(name).is_file():
         raise LauncherError(f"--chat-template: there is no file {name}", 2)
     return None if name is None else str(Path(name).resolve())
+
+
+def _model(args: argparse.Namespace) -> tuple[str, str]:
+    """Path and name of what is served; of a shape only the name. Fetches a catalogue's model. Raises LauncherError."""
+    if args.model_shape:
+        if args.model_shape not in SHAPES or not args.dummy_weights:
+            raise LauncherError(f"--model-shape is one of {', '.join(SHAPES)}, with --dummy-weights", 2)
+        return "", args.model_shape
+    found = models.resolve(args.model)
+    return str(found.path if found.path is not None else models.pull(args.model)), found.name
 
 
 def _new_recording(name: str | None, tokens: bool) -> str | None:

@@ -29,16 +29,30 @@ Address = tuple[str, int]
 Tick = Callable[[], None]
 
 
+def events_of(answer: bytes) -> list[dict[str, Any]]:
+    """The JSON events of a streamed answer as it came over the wire: a head and chunks."""
+    rest, body = answer.partition(b"\r\n\r\n")[2], b""
+    while rest and (size := int(rest[: (line := rest.index(b"\r\n"))], 16)):
+        body += rest[line + 2 : line + 2 + size]
+        rest = rest[line + 4 + size :]
+    return [json.loads(event[6:]) for event in body.split(b"\n\n") if event.startswith(b"data: {")]
+
+
 class Load:
     """Sends `bodies` to the completions endpoint at `address`, all at once. `outcomes` are in their order.
 
     A gap of an outcome is the time between two reads that had text: texts that came together have no time between them. `delays` are seconds
     between the moment a null engine stamped the last text of a read and the read, and empty with any other engine. `tick` is called 20 times a
-    second. `later` is one more request: so many seconds after the others, and its body; its outcome is the last one.
+    second. `later` is one more request: so many seconds after the others, and its body; its outcome is the last one. With `keep` the answers are in
+    `kept`, in the same order, as they came over the wire.
     """
 
-    def __init__(self, address: Address, bodies: Sequence[bytes], timeout: float, tick: Tick, later: tuple[float, bytes] | None = None) -> None:
+    def __init__(
+        self, address: Address, bodies: Sequence[bytes], timeout: float, tick: Tick, later: tuple[float, bytes] | None = None, keep: bool = False
+    ) -> None:
         self._address = address
+        self._keep = keep
+        self.kept: list[list[bytes]] = []
         self._timeout = timeout
         self._tick = tick
         self._selector = selectors.DefaultSelector()
@@ -76,6 +90,8 @@ class Load:
         outcome = Outcome(due=now, sent=now)
         self.outcomes.append(outcome)
         stream = _Stream(self._address, body, outcome, self.delays)
+        if self._keep:
+            self.kept.append(stream.keep())
         self._selector.register(stream.socket, selectors.EVENT_WRITE, stream)
 
     def _turn(self, stream: "_Stream") -> None:
@@ -95,10 +111,16 @@ class _Stream:
         self._delays = delays
         self._tail = b""
         self._started = False
+        self._kept: list[bytes] | None = None
         self.socket = socket.create_connection(address)
         self.socket.setblocking(False)
         head = f"POST /v1/completions HTTP/1.1\r\nHost: {address[0]}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
         self.unsent = memoryview(head.encode() + body)
+
+    def keep(self) -> list[bytes]:
+        """Where all that comes from now on is kept."""
+        self._kept = kept = list[bytes]()
+        return kept
 
     def send(self) -> bool:
         """What the socket takes; True when all has been sent."""
@@ -116,6 +138,8 @@ class _Stream:
             return False
         except OSError as error:
             return self._end(type(error).__name__)
+        if self._kept is not None:
+            self._kept.append(data)
         return self._read(data) if data else self._end("stream cut")
 
     def _read(self, data: bytes) -> bool:

@@ -29,6 +29,7 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     dtype: Text | UnsetType = UNSET
     kv_dtype: Text | UnsetType = UNSET
     weights: Text | UnsetType = UNSET
+    deterministic: bool | UnsetType = UNSET
     threads: Count | UnsetType = UNSET
     kv_tokens: Count | UnsetType = UNSET
     gpu_memory_utilization: Share | UnsetType = UNSET

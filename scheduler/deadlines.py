@@ -7,6 +7,8 @@ FLOOR = 10.0
 TIMES = 10.0
 FADING = 0.9
 MOST_PATIENCE = 8.0
+WATCHED, SILENT = 5.0, 3.0
+"""The floor in haste: while rows are watched because the worker has just failed with them, and while its heartbeats are missing too."""
 
 
 class Work(NamedTuple):
@@ -28,22 +30,36 @@ class Deadlines:
     Later ones may take TIMES as long as the slowest of their kind lately, and always FLOOR. A first one may take as much longer than the
     largest step so far as it has more tokens. A kind that missed its deadline has twice the time until one of it comes back, up to MOST_PATIENCE
     times: a machine that is only slow is not given up for ever.
+
+    `watched` is true while rows are watched, `silent` is to be set while the worker's heartbeats are missing: in such haste the floor is lower,
+    there is no such patience, and the first step of its kind has no more than FLOOR or what it should take by the largest step so far.
     """
 
-    def __init__(self, allowance: float) -> None:
+    def __init__(self, allowance: float, watched: object = None) -> None:
         self._allowance = allowance or math.inf
         self._slowest: dict[tuple[int, int, int], float] = {}
         self._patience: dict[tuple[int, int, int], float] = {}
         self._largest = 1
         self._seconds = 0.0
+        self._watched = watched
+        self.silent = False
+
+    @property
+    def _floor(self) -> float | None:
+        """In haste, which there is only when something is known of this machine."""
+        haste = SILENT if self.silent else WATCHED if self._watched else None
+        return haste if self._seconds else None
 
     def of(self, work: Work) -> float:
         """Seconds that this step may take."""
-        seconds = self._slowest.get(work.kind)
-        least = self._allowance if seconds is None else min(FLOOR, self._allowance)
+        if self._allowance == math.inf:
+            return math.inf
+        seconds, floor = self._slowest.get(work.kind), self._floor
+        least = floor or FLOOR
         if seconds is None:
+            least = self._allowance if floor is None else FLOOR
             seconds = self._seconds * max(1.0, (work.prefill + work.rows) / self._largest)
-        return max(least, TIMES * seconds) * self._patience.get(work.kind, 1.0)
+        return max(min(least, self._allowance), TIMES * seconds) * (1.0 if floor else self._patience.get(work.kind, 1.0))
 
     def add(self, work: Work, seconds: float) -> None:
         """A step took so long."""
@@ -54,5 +70,6 @@ class Deadlines:
             self._largest, self._seconds = tokens, seconds
 
     def missed(self, work: Work) -> None:
-        """This step has not come back in time."""
-        self._patience[work.kind] = min(MOST_PATIENCE, 2 * self._patience.get(work.kind, 1.0))
+        """This step has not come back in time. In haste that says nothing of the machine."""
+        if self._floor is None:
+            self._patience[work.kind] = min(MOST_PATIENCE, 2 * self._patience.get(work.kind, 1.0))

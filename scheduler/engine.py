@@ -76,7 +76,7 @@ class Engine:
         self._fence = Fence()
         self._grammars = Grammars()
         self._now = self._progress = self._excused = 0.0
-        self._deadlines = Deadlines(args.step_deadline)
+        self.deadlines = Deadlines(args.step_deadline, self._suspects)
         self._out: list[Outgoing] = []
 
     # What comes in
@@ -170,15 +170,15 @@ class Engine:
 
     def overdue(self, now: float) -> str | None:
         """That the worker hangs, as a sentence: it has not answered a plan within its deadline."""
-        return None if self.session is None else self.session.overdue(self._deadlines, self._since, now)
+        return None if self.session is None else self.session.overdue(self.deadlines, self._since, now)
 
     def give_up(self, now: float) -> str | None:
         """Why the worker is to be killed; said once for each session. The next step of the kind that is overdue gets more time."""
-        return None if self.session is None else self.session.give_up(self._deadlines, self._since, now)
+        return None if self.session is None else self.session.give_up(self.deadlines, self._since, now)
 
     def awaited(self, now: float) -> dict[str, float]:
         """Seconds for which the oldest plan in flight has been awaited, and after which it is late (0 and 0: none is; the latter 0: never)."""
-        waited, limit = (0.0, 0.0) if self.session is None else self.session.awaited(self._deadlines, self._since, now)
+        waited, limit = (0.0, 0.0) if self.session is None else self.session.awaited(self.deadlines, self._since, now)
         return {"awaited_seconds": waited, "deadline_seconds": limit if limit < math.inf else 0.0}
 
     @property
@@ -310,7 +310,7 @@ class Engine:
         work, took = awaited.work, now - max(awaited.sent, self._progress)
         self.step_sizes.add(work.prefill + work.rows)
         self._forecast.add(work, took)
-        self._deadlines.add(work, took)
+        self.deadlines.add(work, took)
         self._pace.add(work.prefill, work.rows, result.seconds)
         self._progress = now
         self._out += [(self._args.tokenizers[number], message) for number, message in scored]

@@ -174,6 +174,8 @@ class Service:
         if state is None:
             return
         for process in state.processes:
+            if process.name == self._args.worker:
+                self._engine.deadlines.silent = process.phase == STALLED
             if process.name in self._args.tokenizers:
                 over = process.over
                 if over != self._over.setdefault(process.name, over):

@@ -11,7 +11,7 @@ from messages.cluster import DEAD, LOADING
 from transport.lifetime import Lifetime, read_arguments, set_up_logging
 from transport.reports import Reporter
 from worker.args import WorkerArgs
-from worker.compilers import Compilers
+from worker.compilers import Compilers, compiled
 from worker.pulse import Pulse
 
 log = logging.getLogger(__name__)
@@ -51,7 +51,8 @@ def _run(args: WorkerArgs, lifetime: Lifetime, threads: int) -> int:
 
 
 def _serve(args: WorkerArgs, lifetime: Lifetime, threads: int, reporter: Reporter, pulse: Pulse) -> int:
-    compilers = Compilers(args) if args.device.startswith("cuda") else None  # first of all, so that they import while this process does
+    needed = args.device.startswith("cuda") and not compiled(args).exists()
+    compilers = Compilers(args) if needed else None  # first of all, so that they import while this process does
     try:
         return _load_and_serve(args, lifetime, threads, reporter, pulse, compilers)
     finally:

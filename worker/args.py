@@ -8,7 +8,8 @@ class WorkerArgs(ProcessArgs, frozen=True, kw_only=True):
 
     `dtype`: `auto`, `float32` or `bfloat16`. On CPU `auto` is float32 whatever the checkpoint holds: it is exact for float16 and bfloat16
     weights and the fast path of most CPUs; `bfloat16` halves the memory, and is what `auto` is on a GPU. `kv_dtype`: `auto` (that of the
-    arithmetic), `float32`, `bfloat16` or `fp8`. `weights`: `auto`, or `fp8` on a GPU. `max_context` bounds the tokens of one row
+    arithmetic), `float32`, `bfloat16` or `fp8`. `weights`: `auto`, or `fp8` on a GPU. `deterministic`: what is computed for a row
+    does not depend on what else is in its steps, by a bit. `max_context` bounds the tokens of one row
     below the model's limit. `model_shape`: a name of checkpoint.shapes instead of `model`, with `dummy_weights`. `gpu_memory_utilization`: share of
     a GPU's memory that may be used, by all that runs there. `measure_bandwidth`: report the fact `copy_bandwidth`, in bytes a second.
     """
@@ -18,6 +19,7 @@ class WorkerArgs(ProcessArgs, frozen=True, kw_only=True):
     dtype: str = "auto"
     kv_dtype: str = "auto"
     weights: str = "auto"
+    deterministic: bool = False
     threads: int = 0
     kv_tokens: int = 0
     block_size: int = 16

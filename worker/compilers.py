@@ -1,11 +1,13 @@
 """Processes that compile the kernels a worker will need, while it imports, loads its weights and serves. No torch here: they start first."""
 
 import contextlib
+import hashlib
 import os
 import select
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import msgspec
 
@@ -16,6 +18,12 @@ MOST = 8
 LONGEST_SECONDS = 90.0
 BEGUN = b"."
 """What each process writes when its share of the kernels of a first prompt and a first token is there, and when the others are."""
+
+
+def compiled(args: WorkerArgs) -> Path:
+    """The file that is there once everything was compiled for a worker with these arguments: the ones after it need no compilers."""
+    same = msgspec.structs.replace(args, incarnation=0, death_fd=-1)
+    return Path(args.run_dir) / f"compiled-{hashlib.sha256(msgspec.json.encode(same)).hexdigest()[:16]}"
 
 
 class Compilers:

@@ -63,7 +63,7 @@ class Decoder:
     def __init__(self, config: ModelConfig, weights: Weights, kernels: Kernels, rope: tuple[Tensor, Tensor]) -> None:
         self.config = config
         self._weights = weights
-        self._kernels = kernels
+        self.kernels = kernels
         self._cos, self._sin = rope
         self._scale = config.head_dim**-0.5
         self._q_size = config.heads * config.head_dim
@@ -82,8 +82,8 @@ class Decoder:
         count = step.tokens.shape[0]
         rows = max(count, weights.fast_rows)
         x = weights.embed(step.tokens, rows)
-        rope = self._kernels.rope_rows(self._cos, self._sin, step.positions)
-        mixed = self._kernels.new_rows(x, rows, self._q_size)
+        rope = self.kernels.rope_rows(self._cos, self._sin, step.positions)
+        mixed = self.kernels.new_rows(x, rows, self._q_size)
         if rows > count:
             mixed[count:].zero_()
         mixed_THD = mixed[:count].view(count, -1, self.config.head_dim)
@@ -93,18 +93,18 @@ class Decoder:
         ready = None
         for number, (layer, cache) in enumerate(zip(weights.layers, caches, strict=True)):
             batch = step.windowed if self._windowed[number] else step.full
-            qkv = self._kernels.norm_linear(x, layer.input_norm, eps, layer.qkv, ready=ready)
+            qkv = self.kernels.norm_linear(x, layer.input_norm, eps, layer.qkv, ready=ready)
             self._attention(layer, qkv if rows == count else qkv[:count], rope, cache, batch, mixed_THD)
-            ready = self._kernels.linear_add(x, mixed, layer.output, layer.mlp_norm if decoding else None)
-            inner = self._kernels.norm_gate_up(x, layer.mlp_norm, eps, layer.gate_up, ready)
-            ready = self._kernels.linear_add(x, inner, layer.down, following[number] if decoding else None)
+            ready = self.kernels.linear_add(x, mixed, layer.output, layer.mlp_norm if decoding else None)
+            inner = self.kernels.norm_gate_up(x, layer.mlp_norm, eps, layer.gate_up, ready)
+            ready = self.kernels.linear_add(x, inner, layer.down, following[number] if decoding else None)
         return x
 
     def _attention(
         self, layer: Layer, qkv: Tensor, rope: tuple[Tensor, Tensor], cache: tuple[Tensor, Tensor], batch: AttentionBatch, mixed_THD: Tensor
     ) -> None:
         norms = None if layer.q_norm is None or layer.k_norm is None else (layer.q_norm, layer.k_norm)
-        self._kernels.rope_attend(qkv, norms, self.config.norm_eps, rope, *cache, batch, self._scale, mixed_THD)
+        self.kernels.rope_attend(qkv, norms, self.config.norm_eps, rope, *cache, batch, self._scale, mixed_THD)
 
     def logits(self, x: Tensor, wanted: Tensor | None) -> Tensor:
         """Of the rows `wanted` of hidden states (None: all), as `forward` gives them."""
@@ -122,7 +122,7 @@ class Decoder:
 
     def normed(self, x: Tensor, wanted: Tensor) -> Tensor:
         """The rows `wanted` of hidden states after the last norm."""
-        return self._kernels.rms_norm(x.index_select(0, wanted), self._weights.norm, self.config.norm_eps)
+        return self.kernels.rms_norm(x.index_select(0, wanted), self._weights.norm, self.config.norm_eps)
 
     def _head(self, x: Tensor) -> Tensor:
-        return self._kernels.norm_linear(x, self._weights.norm, self.config.norm_eps, self._weights.head, torch.float32)
+        return self.kernels.norm_linear(x, self._weights.norm, self.config.norm_eps, self._weights.head, torch.float32)

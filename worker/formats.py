@@ -32,18 +32,26 @@ def resolve_kv_dtype(name: str, dtype: torch.dtype, device: torch.device = CPU) 
     return KV_DTYPES[name]
 
 
-def resolve_weights(name: str, dtype: torch.dtype, device: torch.device = CPU) -> bool:
+def resolve_weights(name: str, dtype: torch.dtype, device: torch.device = CPU, deterministic: bool = False) -> bool:
     """Whether the matrices become FP8; `auto`: they stay as they are. Raises ValueError with what to do."""
     if name not in WEIGHTS:
         raise ValueError(f"weights {name!r} is not one of {', '.join(WEIGHTS)}")
     if name == "auto":
         return False
+    if deterministic:
+        raise ValueError("--deterministic has no products with FP8 weights: leave out --weights fp8")
     if device == CPU:
         raise ValueError("--weights fp8 needs a GPU: a CPU would expand them for every product; a quantised GGUF file is what is fast there")
     if dtype != torch.bfloat16:
         raise ValueError("--weights fp8 computes in bfloat16: leave out --dtype, or the weights as they are")
     _require_fp8("--weights fp8", device)
     return True
+
+
+def check_deterministic(dtype: torch.dtype, kv_dtype: torch.dtype, device: torch.device) -> None:
+    """Raises ValueError when a device has no kernels of one order for these types."""
+    if device.type == "cpu" and (dtype, kv_dtype) != (torch.float32, torch.float32):
+        raise ValueError("--deterministic on a CPU computes in float32 and keeps keys and values so: leave out --dtype and --kv-dtype")
 
 
 def _require_fp8(flag: str, device: torch.device) -> None:

@@ -21,7 +21,7 @@ from worker.bandwidth import copy_bandwidth
 from worker.compilers import Compilers
 from worker.decoder import Decoder
 from worker.engine import StepEngine
-from worker.formats import resolve_dtype, resolve_kv_dtype, resolve_weights
+from worker.formats import check_deterministic, resolve_dtype, resolve_kv_dtype, resolve_weights
 from worker.memory import PoolError, make_cache
 from worker.step import Engine
 from worker.weights import Read, ReadRaw, build_decoder, dummy_reader, to_tensor
@@ -47,8 +47,8 @@ def _positions(args: WorkerArgs, config: ModelConfig) -> int:
 def _decoder(args: WorkerArgs, config: ModelConfig, positions: int, progress: Callable[[float], None], place: torch.device | None = None) -> Decoder:
     """With its weights at `place`, the device of `args` when that is None."""
     device = torch.device(args.device)
-    kernels, dtype = kernels_for(device), resolve_dtype(args.dtype, device)
-    fp8 = resolve_weights(args.weights, dtype, device)
+    kernels, dtype = kernels_for(device, args.deterministic), resolve_dtype(args.dtype, device)
+    fp8 = resolve_weights(args.weights, dtype, device, args.deterministic)
     device = place or device
 
     def build(read: Read, read_raw: ReadRaw | None = None) -> Decoder:
@@ -102,11 +102,14 @@ def load_engine(args: WorkerArgs, reporter: Reporter, stopping: Callable[[], boo
     found = load_model(args, reporter, stopping)
     if args.measure_bandwidth:
         reporter.facts(copy_bandwidth=copy_bandwidth(found.device))
-    reporter.phase(LOADING, "allocating KV memory", 1.0)
     if found.device.type == "cuda":
         from worker.resident.load import make_resident  # needs Triton
 
-        return make_resident(found.decoder, found.kernels, args, found.kv_dtype, found.device, found.positions, compilers)
+        def say(what: str) -> None:
+            reporter.phase(LOADING, what, 1.0)
+
+        return make_resident(found.decoder, found.kernels, args, found.kv_dtype, found.device, found.positions, compilers, say)
+    reporter.phase(LOADING, "allocating KV memory", 1.0)
     return waiting_engine(args, found)
 
 
@@ -125,7 +128,7 @@ def load_shape(args: WorkerArgs, place: torch.device) -> Loaded:
     positions = -(-_positions(args, config) // args.block_size) * args.block_size
     decoder = _decoder(msgspec.structs.replace(args, dummy_weights=True), config, args.block_size, lambda share: None, place)
     kv_dtype = resolve_kv_dtype(args.kv_dtype, resolve_dtype(args.dtype, device), device)
-    return Loaded(decoder=decoder, kernels=kernels_for(device), kv_dtype=kv_dtype, device=place, positions=positions)
+    return Loaded(decoder=decoder, kernels=kernels_for(device, args.deterministic), kv_dtype=kv_dtype, device=place, positions=positions)
 
 
 def load_model(args: WorkerArgs, reporter: Reporter, stopping: Callable[[], bool] = lambda: False) -> Loaded:
@@ -137,7 +140,10 @@ def load_model(args: WorkerArgs, reporter: Reporter, stopping: Callable[[], bool
     if args.block_size < 1 or args.max_slots < 1 or args.max_step_tokens < 1:
         raise ValueError("block_size, max_slots and max_step_tokens must be at least 1")
     device = _device(args.device)
-    kv_dtype = resolve_kv_dtype(args.kv_dtype, resolve_dtype(args.dtype, device), device)
+    dtype = resolve_dtype(args.dtype, device)
+    kv_dtype = resolve_kv_dtype(args.kv_dtype, dtype, device)
+    if args.deterministic:
+        check_deterministic(dtype, kv_dtype, device)
     config = _config(args)
     log.info(
         "%s: %d layers, hidden %d, %d/%d heads of %d, vocabulary %d, context %d, rope %s with theta %g",
@@ -157,4 +163,4 @@ def load_model(args: WorkerArgs, reporter: Reporter, stopping: Callable[[], bool
     except torch.OutOfMemoryError as error:
         raise PoolError(f"the GPU has no memory for the weights; end what else runs there, or use another: {str(error).splitlines()[0]}") from error
     log.info("loaded %s in %.1f s", args.model_shape or args.model, time.perf_counter() - began)
-    return Loaded(decoder=decoder, kernels=kernels_for(device), kv_dtype=kv_dtype, device=device, positions=positions)
+    return Loaded(decoder=decoder, kernels=kernels_for(device, args.deterministic), kv_dtype=kv_dtype, device=device, positions=positions)

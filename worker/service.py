@@ -24,7 +24,8 @@ log = logging.getLogger(__name__)
 
 READY_SECONDS = 1.0
 FIRST_READY_SECONDS = 0.25
-"""A scheduler that is there already may ask by itself; this is longer than its socket takes to connect."""
+"""A scheduler that is there already may ask by itself; this is longer than its socket takes to connect. One that waits for a worker that is started
+again does not, and requests wait with it."""
 WAIT_SECONDS = 0.1
 """The longest the loop sleeps: how late it may notice SIGTERM."""
 QUIET_SECONDS = 2.0
@@ -60,7 +61,7 @@ class Service:
         trace = open_trace(self._args)
         self._engine.start(self._results.send, None if trace is None else Tracing(trace))
         self._reporter.phase(READY, "waiting for the scheduler")
-        last_ready = time.monotonic() - READY_SECONDS + FIRST_READY_SECONDS
+        last_ready = time.monotonic() - READY_SECONDS + (FIRST_READY_SECONDS if self._args.incarnation <= 1 else 0.0)
         try:
             while not self._lifetime.stopping.is_set():
                 self._pulse.beat()
@@ -179,6 +180,8 @@ def _origin(args: WorkerArgs) -> Origin:
         dtype=args.dtype,
         kv_dtype=args.kv_dtype,
         weights=args.weights,
+        deterministic=args.deterministic,
         dummy_weights=args.dummy_weights,
         max_context=args.max_context,
+        model_shape=args.model_shape,
     )

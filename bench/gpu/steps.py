@@ -1,4 +1,4 @@
-"""Times whole model steps on the GPU, random weights: `python -m bench.gpu.steps [--models A,B] [--kv fp8] [--weights fp8]`.
+"""Times whole model steps on the GPU, random weights: `python -m bench.gpu.steps [--models A,B] [--kv fp8] [--weights fp8] [--deterministic]`.
 
 A decode step (the forward pass of R rows and their sampling) is replayed from a CUDA graph; a prefill step of 8,192 tokens runs eagerly. The floor
 reads all weights and all keys and values once, at the copy bandwidth of the same run. Nothing of the worker's own time is in these numbers.
@@ -40,7 +40,7 @@ ROWS = [(1, 512), (2, 512), (8, 1088), (64, 1150), (128, 800), (256, 800)]
 PROMPT, PROMPTS = 1024, 8
 
 
-def make_decoder(config: ModelConfig, fp8: bool = False) -> Decoder:
+def make_decoder(config: ModelConfig, fp8: bool = False, deterministic: bool = False) -> Decoder:
     shapes = {name: tuple(shape) for name, shape in expected_tensors(config).items()}
 
     def read(name: str) -> Tensor:
@@ -49,7 +49,7 @@ def make_decoder(config: ModelConfig, fp8: bool = False) -> Decoder:
             return torch.ones(shape, device=DEVICE)
         return torch.empty(shape, device=DEVICE, dtype=torch.bfloat16).normal_(0, float(shape[-1]) ** -0.5)
 
-    return build_decoder(config, read, kernels_for(DEVICE), torch.bfloat16, 2048, lambda share: None, None, DEVICE, fp8)
+    return build_decoder(config, read, kernels_for(DEVICE, deterministic), torch.bfloat16, 2048, lambda share: None, None, DEVICE, fp8)
 
 
 class Step:
@@ -57,7 +57,7 @@ class Step:
 
     def __init__(self, decoder: Decoder, rows: int, length: int, count: int, kv_dtype: torch.dtype = torch.bfloat16) -> None:
         config = decoder.config
-        self.kernels, self.decoder = kernels_for(DEVICE), decoder
+        self.kernels, self.decoder = decoder.kernels, decoder
         blocks = -(-length // BLOCK)
         table = torch.randperm(rows * blocks, device=DEVICE).view(rows, blocks)
         shape = (config.layers, rows * blocks + 1, config.kv_heads, BLOCK, config.head_dim)
@@ -106,13 +106,14 @@ def main() -> None:
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--kv", choices=["auto", "fp8"], default="auto", help="format of keys and values")
     parser.add_argument("--weights", choices=["auto", "fp8"], default="auto", help="format of the weights of the layers")
+    parser.add_argument("--deterministic", action="store_true", help="with the kernels of that mode")
     args = parser.parse_args()
     kv_dtype = E4M3 if args.kv == "fp8" else torch.bfloat16
     bandwidth = copy_bandwidth()
     print(f"{torch.cuda.get_device_name()}: copy {bandwidth / 1e12:.2f} TB/s, kv {args.kv}, weights {args.weights}")
     for name in args.models.split(","):
         config = MODELS[name]
-        decoder = make_decoder(config, args.weights == "fp8")
+        decoder = make_decoder(config, args.weights == "fp8", args.deterministic)
         weights = weight_bytes(config, args.weights == "fp8")
         token = 2 * kv_dtype.itemsize * config.layers * config.kv_heads * config.head_dim
         for rows, length in ROWS:

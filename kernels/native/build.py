@@ -1,4 +1,4 @@
-"""Compiles quant_linear.c for this machine, once, into the user's cache, and loads it."""
+"""Compiles the C files beside it for this machine, once, into the user's cache, and loads them."""
 
 import ctypes
 import functools
@@ -16,9 +16,10 @@ import torch
 
 log = logging.getLogger(__name__)
 
-SOURCE = Path(__file__).with_name("quant_linear.c")
+HEADERS, SOURCES = ("lanes.h",), ("quant_linear.c", "one_order.c")
+HERE = Path(__file__).parent
 COMPILERS = ("gcc", "cc", "clang")
-FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-fno-strict-aliasing", "-fopenmp", "-fPIC", "-w")
+FLAGS = ("-O3", "-march=native", "-ffp-contract=off", "-fno-strict-aliasing", "-fopenmp", "-fPIC", "-w")
 SWITCH = "PAGEWIRE_NATIVE"
 SECONDS = 60
 CPUINFO = Path("/proc/cpuinfo")
@@ -54,6 +55,11 @@ def load(path: Path) -> ctypes.CDLL:
     found.pagewire_quant_linear.restype = number
     found.pagewire_quant_rows.argtypes = [number, pointer, pointer, pointer, size, size, size]
     found.pagewire_quant_rows.restype = number
+    found.pagewire_norm.argtypes = [pointer, pointer, pointer, size, size, ctypes.c_float, number]
+    found.pagewire_gate.argtypes = [pointer, pointer, size, size, number]
+    found.pagewire_norm.restype = found.pagewire_gate.restype = None
+    found.pagewire_attend.argtypes = [*(pointer,) * 7, *(size,) * 7, ctypes.c_float, number]
+    found.pagewire_attend.restype = number
     return found
 
 
@@ -64,7 +70,8 @@ def compile_source(extra: Sequence[str] = (), folder: Path | None = None) -> Pat
     """
     compiler = _compiler()
     flags = [*FLAGS, *extra]
-    name = hashlib.sha256("\0".join([SOURCE.read_text(), *flags, *_identity(compiler)]).encode()).hexdigest()[:32]
+    texts = [(HERE / name).read_text() for name in (*HEADERS, *SOURCES)]
+    name = hashlib.sha256("\0".join([*texts, *flags, *_identity(compiler)]).encode()).hexdigest()[:32]
     folder = folder or cache_folder()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = folder.stat()
@@ -107,11 +114,13 @@ def _gomp() -> Path | None:
 
 
 def _build(compiler: str, flags: Sequence[str], folder: Path) -> Path:
-    compiled, target = folder / "kernel.o", folder / "kernel.so"
-    _run([compiler, *flags, "-c", str(SOURCE), "-o", str(compiled)])
-    if not compiled.is_file():
-        raise BuildError(f"{compiler} made no object file; install gcc")
-    link = [compiler, "-shared", "-o", str(target), str(compiled)]
+    target = folder / "kernel.so"
+    objects = [folder / f"{name}.o" for name in SOURCES]
+    for name, compiled in zip(SOURCES, objects, strict=True):
+        _run([compiler, *flags, "-c", str(HERE / name), "-o", str(compiled)])
+        if not compiled.is_file():
+            raise BuildError(f"{compiler} made no object file; install gcc")
+    link = [compiler, "-shared", "-o", str(target), *map(str, objects), "-lm"]
     gomp = _gomp()
     try:
         _run([*link, "-Wl,--no-undefined", str(gomp)] if gomp else [*link, "-fopenmp"])

@@ -65,7 +65,7 @@ def _tiles(blocks_RB: Tensor, kv_heads: int) -> Tensor:
     return (blocks_RB[:, None] * kv_heads + torch.arange(kv_heads)[None, :, None]).flatten()
 
 
-def _cells(table_RB: Tensor, starts: list[int], counts: list[int], kv_heads: int, block_size: int) -> Tensor:
+def cells(table_RB: Tensor, starts: list[int], counts: list[int], kv_heads: int, block_size: int) -> Tensor:
     """Cell numbers [T * K] the new keys are written to: rows of the cache seen as [blocks * K * P, D]."""
     count = torch.tensor(counts)
     row = torch.repeat_interleave(torch.arange(len(counts)), count)
@@ -144,14 +144,19 @@ def plan_attention(
         groups = [_group(table, first, rows, lengths, kv_heads, block_size, window) for rows in _split(lengths, block_size)]
     parts: list[_Chunk | _Group] = [*chunks, *groups]
     most = max((len(part.tiles) for part in parts), default=0)
-    return AttentionBatch(_cells(table_RB, starts, counts, kv_heads, block_size), chunks, groups, most)
+    return AttentionBatch(cells(table_RB, starts, counts, kv_heads, block_size), chunks, groups, most)
 
 
 def write_kv(k_cache: Tensor, v_cache: Tensor, k_TKD: Tensor, v_TKD: Tensor, batch: AttentionBatch) -> None:
     """Put the keys and values of the step's tokens into their cells of one layer's cache, [blocks + 1, K, P, D]."""
+    write_cells(k_cache, v_cache, k_TKD, v_TKD, batch.cells)
+
+
+def write_cells(k_cache: Tensor, v_cache: Tensor, k_TKD: Tensor, v_TKD: Tensor, cells: Tensor) -> None:
+    """As `write_kv`, with the number of each cell."""
     size = k_cache.shape[-1]
     for cache, x_TKD in ((k_cache, k_TKD), (v_cache, v_TKD)):
-        bits(cache).view(-1, size).index_copy_(0, batch.cells, bits(converted(x_TKD.reshape(-1, size), cache.dtype)))
+        bits(cache).view(-1, size).index_copy_(0, cells, bits(converted(x_TKD.reshape(-1, size), cache.dtype)))
 
 
 def copy_blocks(cache: Tensor, sources: Tensor, targets: Tensor) -> None:

@@ -10,6 +10,18 @@ FAST_ROWS = 4
 """With fewer rows than this oneDNN takes a slower kernel, so callers do well to pad to it."""
 
 
+_STRIDES = ((8, 1), (32, 4), (128, 8))
+"""Up to so many rows, sizes are so far apart."""
+_STRIDE = 16
+
+
+def padded(rows: int) -> int:
+    """The number of rows that `rows` are computed as. For each number that it has not met oneDNN compiles code, half a megabyte for one matrix, and
+    keeps it for ever."""
+    stride = next((stride for most, stride in _STRIDES if rows <= most), _STRIDE)
+    return -(-rows // stride) * stride
+
+
 def _can_pack(weight: Tensor) -> bool:
     return (
         weight.device.type == "cpu"
@@ -34,6 +46,8 @@ class Linear:
     def __call__(self, x: Tensor) -> Tensor:
         """[T, M] to [T, N]."""
         if self.packed:
-            y: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")
-            return y
+            rows = x.shape[0]
+            more = padded(rows) - rows
+            y: Tensor = torch.ops.mkldnn._linear_pointwise(functional.pad(x, (0, 0, 0, more)) if more else x, self.weight, self.bias, "none", [], "")
+            return y[:rows]
         return functional.linear(x, self.weight, self.bias)

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -41,6 +42,17 @@ def test_bench_serve_plays_workload_a_twice_on_one_engine() -> None:
     assert report["share_of_offline"] > 0
     assert report["ttft_ms"]["p50"] > 0
     assert set(report["cpu_us_per_token"]) == {"frontends", "tokenizers", "scheduler", "worker"}
+
+
+@pytest.mark.slow
+def test_bench_serve_kills_the_worker_and_says_what_that_cost(models: Path) -> None:
+    small = ("--model", str(models / "dice-byte"), "--device", "cpu", "--threads", "1", "--kv-tokens", "8192", "--max-context", "2304")
+    report, _ = bench("serve", "--workload", "A", "--requests", "2", "--frontends", "2", "--kill-worker", "kill,segv", *small)
+    assert (report["faults"], report["same_tokens"], [death["how"] for death in report["kills"]]) == ([], 2, ["kill", "segv"])
+    for death in report["kills"]:
+        assert 0 < death["lost_s"] <= death["all_s"]
+        assert {"noticed", "importing torch", "loading weights", "first token"} <= death["stages"].keys()
+        assert sum(death["stages"].values()) == pytest.approx(death["lost_s"], abs=0.01)
 
 
 def test_workload_a_is_not_for_a_running_cluster(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from kernels.reference.embedding import embed
-from kernels.reference.linear import Linear
+from kernels.reference.linear import Linear, padded
 from kernels.reference.mlp import silu_mul
 from kernels.reference.norm import add_rms_norm, rms_norm
 
@@ -17,6 +17,12 @@ def test_linear(rows: int, bias: bool) -> None:
     offset = torch.randn(96) if bias else None
     expected = x.double() @ weight.double().T + (0 if offset is None else offset.double())
     torch.testing.assert_close(Linear(weight, offset)(x).double(), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_products_of_different_sizes_share_code() -> None:
+    sizes = [padded(rows) for rows in range(1, 513)]
+    assert all(rows <= size < 1.25 * rows + 2 for rows, size in enumerate(sizes, 1))
+    assert len(set(sizes)) <= 50
 
 
 def test_linear_without_packing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from kernels import quantised
 from kernels.native import build
-from kernels.quantised import KINDS, QuantLinear, quant_linear
+from kernels.quantised import KINDS, QuantLinear, dense_linear, quant_linear
 from tests.support.gguf_quants import quantise_q4_k, quantise_q6_k
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -78,6 +78,15 @@ def test_against_float64(library: ctypes.CDLL, threads: int, kind: str, rows: in
     for count in COUNTS:
         x = torch.from_numpy(np.random.default_rng(count).standard_normal((count, columns), dtype=np.float32))
         check(linear(x), x, weight)
+
+
+@pytest.mark.parametrize(("kind", "rows", "columns"), [("Q4_1", 37, 608), ("Q8_0", 37, 352), ("Q6_K", 20, 512)])
+def test_a_row_is_the_same_bits_beside_any_others(library: ctypes.CDLL, threads: int, kind: str, rows: int, columns: int) -> None:
+    data, _ = make(kind, rows, columns)
+    linear = QuantLinear(library, KINDS[kind](data), None)
+    x = torch.from_numpy(np.random.default_rng(7).standard_normal((130, columns), dtype=np.float32))
+    alone = torch.cat([linear(row[None]) for row in x])
+    assert [count for count in range(1, 130) if not torch.equal(linear(x[1 : 1 + count]), alone[1 : 1 + count])] == []
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -167,6 +176,20 @@ def test_with_a_broken_compiler(fresh: Path, monkeypatch: pytest.MonkeyPatch, ca
     assert build.library() is None
     assert len(caplog.records) == 1
     assert list((fresh / "cache" / "native").glob("*")) == []
+
+
+@pytest.mark.parametrize(("depth", "columns"), [(88, 40), (33, 7), (600, 65)], ids=str)
+def test_a_dense_product_is_the_same_for_any_number_of_rows(
+    library: ctypes.CDLL, depth: int, columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "library", lambda: library)
+    torch.manual_seed(depth)
+    x, weight, bias = torch.randn(101, depth), torch.randn(columns, depth), torch.randn(columns)
+    product = dense_linear(weight, bias)
+    whole = product(x)
+    torch.testing.assert_close(whole, (x.double() @ weight.double().T + bias).float(), atol=1e-4, rtol=1e-5)
+    for count in (1, 2, 3, 4, 5, 7, 8, 9, 47, 48, 49):
+        assert torch.equal(product(x[3 : 3 + count]), whole[3 : 3 + count])
 
 
 def test_switched_off(fresh: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

@@ -11,6 +11,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from kernels import decode_attention, hopper_decode, hopper_prefill, launch
 from kernels.attention import plan_attention
+from kernels.invariant import hopper_product, hopper_rows
 from tests.support.compile_kernels import TYPES, kernel_constants
 
 SHAPES = [(16, 8, 128), (32, 8, 64), (8, 1, 128)]
@@ -31,7 +32,7 @@ class Compiled:
         values = dict(zip(names, arguments, strict=False)) | settings
         signature, constants, attributes = {}, {}, {}
         for index, name in enumerate(names):
-            value = values.pop(name)
+            value = values[name] if name == "num_warps" else values.pop(name)  # also an option of the compiler
             if isinstance(value, Tensor):
                 signature[name] = TYPES[value.dtype]
                 if name not in ("slot_ptr", "position_ptr", "tile_ptr"):
@@ -53,6 +54,8 @@ def main() -> None:
     setattr(launch, "_architecture", lambda: launch.HOPPER)  # noqa: B010
     setattr(hopper_prefill, "_hopper_prefill", Compiled(hopper_prefill._hopper_prefill))  # noqa: B010
     setattr(hopper_decode, "_hopper_decode", Compiled(hopper_decode._hopper_decode))  # noqa: B010
+    setattr(hopper_rows, "_hopper_rows", Compiled(hopper_rows._hopper_rows))  # noqa: B010
+    setattr(hopper_product, "_in_order", Compiled(hopper_product._in_order))  # noqa: B010
     words, parts = torch.empty(9, decode_attention.WORDS, dtype=torch.int32), torch.empty(9)
     for heads, kv_heads, size in SHAPES:
         q, cache = torch.empty(7, heads, size, dtype=torch.bfloat16), torch.empty(9, kv_heads, BLOCK, size, dtype=torch.bfloat16)
@@ -62,6 +65,10 @@ def main() -> None:
         chosen = decode_attention.settings_for(64, kv_heads, size, True)
         for merging, early in ((False, False), (False, True), (True, True)):
             hopper_decode.decode(q, cache, cache, *where, words, words[0], parts, parts, 0.1, q, chosen.tile, chosen.stages, merging, early)
+            hopper_rows.attend_rows(q, cache, cache, plan.table, words, 0.1, q, 64, 3, early)
+    for rows, columns, gated, add in ((1, 1024, False, True), (64, 4096, False, False), (200, 3072, True, False), (3000, 4096, False, False)):
+        x, weight = torch.empty(rows, 1024, dtype=torch.bfloat16), torch.empty(columns * (2 if gated else 1), 1024, dtype=torch.bfloat16)
+        hopper_product.product(x, weight, None, torch.empty(rows, columns, dtype=torch.bfloat16), gated, add)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
-"""launch.py with a worker of tests.support.broken_worker."""
+"""launch.py with a process of tests.support that breaks: PAGEWIRE_TEST_PROCESS says which package, `worker` unless it is set."""
 
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -18,7 +19,8 @@ def specs(*arguments: Any) -> list[ProcessSpec]:
 
 
 def broken(found: Sequence[ProcessSpec]) -> list[ProcessSpec]:
-    return [msgspec.structs.replace(spec, package="tests.support.broken_worker") if spec.package == "worker" else spec for spec in found]
+    package = os.environ.get("PAGEWIRE_TEST_PROCESS", "worker")
+    return [msgspec.structs.replace(spec, package=f"tests.support.broken_{package}") if spec.package == package else spec for spec in found]
 
 
 class BrokenReplay(Replay):

@@ -7,7 +7,7 @@ import torch
 
 from checkpoint.structs import ModelConfig
 from checkpoint.tensors import expected_tensors
-from kernels.backend import kernels_for
+from kernels.backend import Kernels, kernels_for
 from messages.plan import StepPlan
 from messages.result import StepResult
 from worker.decoder import Decoder
@@ -36,9 +36,11 @@ class Playing:
         return found
 
 
-def random_decoder(config: ModelConfig, device: torch.device, dtype: torch.dtype = torch.float32, positions: int = 512) -> Decoder:
+def random_decoder(
+    config: ModelConfig, device: torch.device, dtype: torch.dtype = torch.float32, positions: int = 512, kernels: Kernels | None = None
+) -> Decoder:
     """The same random weights on every device, biases too."""
     shapes = {name: tuple(shape) for name, shape in expected_tensors(config).items()}
     read = dummy_reader(shapes)
     tensors = {name: read(name) * (1.0 if name.endswith("norm.weight") else 3.0) for name in shapes}
-    return build_decoder(config, tensors.__getitem__, kernels_for(device), dtype, positions, lambda share: None, None, device)
+    return build_decoder(config, tensors.__getitem__, kernels or kernels_for(device), dtype, positions, lambda share: None, None, device)

@@ -47,26 +47,28 @@ async def becomes_ready(cluster: Cluster) -> None:
             await asyncio.sleep(0.05)
 
 
-def options(place: int) -> dict[str, Any]:
-    """Every other one greedy, the rest drawn at random, each from a seed of its own."""
-    return {"max_tokens": TOKENS, "logprobs": None, "temperature": 0.9 * (place % 2), "seed": place}
+def options(place: int, temperature: float | None = None) -> dict[str, Any]:
+    """Every other one greedy, the rest drawn at random, or all at a `temperature`; each from a seed of its own."""
+    return {"max_tokens": TOKENS, "logprobs": None, "temperature": temperature or 0.9 * (place % 2), "seed": place}
 
 
-async def ask(cluster: Cluster, prompts: list[list[int]] = PROMPTS) -> list[str]:
+async def ask(cluster: Cluster, prompts: list[list[int]] = PROMPTS, temperature: float | None = None) -> list[str]:
     """Texts of all prompts at once, past every end token."""
     async with open_session(cluster, PATIENCE) as session:
-        answers = await asyncio.gather(*(complete(session, cluster, prompt, **options(place)) for place, prompt in enumerate(prompts)))
+        answers = await asyncio.gather(*(complete(session, cluster, prompt, **options(place, temperature)) for place, prompt in enumerate(prompts)))
     return [answer.choices[0].text for answer in answers]
 
 
-async def ask_streams(cluster: Cluster, begun: Callable[[], Awaitable[None]]) -> list[str]:
+async def ask_streams(
+    cluster: Cluster, begun: Callable[[], Awaitable[None]], prompts: list[list[int]] = PROMPTS, temperature: float | None = None
+) -> list[str]:
     """The same from streams; `begun` is called when all of them have said something."""
-    texts = [""] * len(PROMPTS)
-    pending = set(range(len(PROMPTS)))
+    texts = [""] * len(prompts)
+    pending = set(range(len(prompts)))
     all_begun = asyncio.Event()
 
     async def read(place: int) -> None:
-        async for event in events(session, cluster, PROMPTS[place], **options(place)):
+        async for event in events(session, cluster, prompts[place], **options(place, temperature)):
             for choice in event["choices"]:
                 texts[place] += choice["text"]
                 pending.discard(place)
@@ -74,7 +76,7 @@ async def ask_streams(cluster: Cluster, begun: Callable[[], Awaitable[None]]) ->
                 all_begun.set()
 
     async with open_session(cluster, PATIENCE) as session:
-        readers = [asyncio.create_task(read(place)) for place in range(len(PROMPTS))]
+        readers = [asyncio.create_task(read(place)) for place in range(len(prompts))]
         await all_begun.wait()
         await begun()
         await asyncio.gather(*readers)
@@ -86,7 +88,7 @@ def hung(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tup
     """A cluster whose worker has hung in a step, and what it answered all the same."""
     with pytest.MonkeyPatch.context() as patch:
         break_at(patch, "sleep", "4", tmp_path_factory.mktemp("hung") / "done")
-        sizes = ["--threads", "1", "--max-context", "2048", "--hang-timeout", "3"]
+        sizes = ["--threads", "1", "--max-context", "2048", "--hang-timeout", "3", "--deterministic"]
         with running_cluster(models / "rand-byte", *sizes, script=SCRIPT) as cluster:
             yield cluster, asyncio.run(ask(cluster))
 
@@ -128,6 +130,24 @@ def test_a_killed_worker_is_a_pause_and_requests_that_come_meanwhile_wait(hung: 
     assert all(body["accepting"] for body in seen)
     assert any("worker0" in body["reason"] for body in seen)
     assert health(cluster, "startup")[0] == health(cluster, "live")[0] == 200
+
+
+def test_the_bits_of_drawn_texts_survive_a_killed_worker(hung: tuple[Cluster, list[str]]) -> None:
+    """`--deterministic`: what was decoded is prefilled again, in another batch, and the same tokens are drawn from all of the vocabulary."""
+    cluster, _ = hung
+    prompts = [[(31 * position + 7 * row) % 250 for position in range(5 + 17 * row % 120)] for row in range(16)]
+
+    async def kill() -> None:
+        os.kill(cluster.pids()["worker0"], signal.SIGKILL)
+
+    async def disturbed_and_not() -> tuple[list[str], list[str]]:
+        disturbed = await ask_streams(cluster, kill, prompts, 1.0)
+        await becomes_ready(cluster)
+        return disturbed, await ask(cluster, prompts, 1.0)
+
+    disturbed, undisturbed = asyncio.run(disturbed_and_not())
+    assert disturbed == undisturbed
+    assert len(set(disturbed)) == len(prompts)
 
 
 async def poisoned(cluster: Cluster, prompts: list[list[int]]) -> tuple[list[str], int, dict[str, Any]]:

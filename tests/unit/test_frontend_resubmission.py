@@ -1,6 +1,8 @@
 """What a frontend does when a tokenizer or the scheduler dies: it holds, sends again what it has, and takes nothing from the dead."""
 
 import asyncio
+import math
+import time
 from array import array
 from typing import Any
 
@@ -12,7 +14,8 @@ from frontend.cluster import ClusterView
 from frontend.dispatcher import Dispatcher
 from frontend.errors import ApiError
 from frontend.metrics import Metrics
-from frontend.resubmission import ALONE, HOLD_SECONDS, MAX_HELD, SUSPECT
+from frontend.resubmission import HOLD_SECONDS, MAX_HELD
+from frontend.search import ALONE, HEARD, SETTLE_SECONDS, SUSPECT, TRIAL_SECONDS
 from frontend.streams import Run
 from messages.cluster import DEAD, LOADING, READY, ClusterState, ProcessState
 from messages.explain import Explain
@@ -43,12 +46,13 @@ class Outbox:
 class Bench:
     """A dispatcher, two tokenizers, and what the supervisor says of them."""
 
-    def __init__(self) -> None:
-        self.processes = dict.fromkeys(("tokenizer0", "tokenizer1", "scheduler"), (1, READY))
-        self.view = ClusterView(["tokenizer0", "tokenizer1"])
+    def __init__(self, name: str = "frontend0", frontends: tuple[str, ...] = ()) -> None:
+        self.processes = dict.fromkeys(("tokenizer0", "tokenizer1", "scheduler", *frontends), (1, READY))
+        self.peer_suspects = 0
+        self.view = ClusterView(["tokenizer0", "tokenizer1"], frontends)
         self.metrics = Metrics("m", self.view)
         self.outbox = Outbox()
-        self.dispatcher = Dispatcher("frontend0", dict.fromkeys(("tokenizer0", "tokenizer1"), self.outbox), self.view, self.metrics)
+        self.dispatcher = Dispatcher(name, dict.fromkeys(("tokenizer0", "tokenizer1"), self.outbox), self.view, self.metrics)
         self.told: dict[str, Any] = {"model": "m"}
         self.hear()
 
@@ -60,17 +64,22 @@ class Bench:
     def hear(self, **changes: tuple[int, str]) -> None:
         """The state changes, and the dispatcher follows it."""
         self.processes |= changes
+        facts: dict[str, int | float | str] = {"context": 100}
+        told = {"suspects": float(self.peer_suspects)}
         processes = [
-            ProcessState(name=name, incarnation=number, pid=1, phase=phase, facts={"context": 100} if name == "scheduler" and phase == READY else {})
+            ProcessState(
+                name=name, incarnation=number, pid=1, phase=phase, gauges=told if name == "frontend0" else {},
+                facts=facts if name == "scheduler" and phase == READY else {},
+            )
             for name, (number, phase) in self.processes.items()
-        ]
+        ]  # fmt: skip
         self.view.update(ClusterState(ready=True, phase=READY, reason="", started=0.0, processes=processes, **self.told))
         self.dispatcher.follow()
 
-    def ask(self, n: int = 1, prompts: int = 1) -> tuple[Run, list[int]]:
+    def ask(self, n: int = 1, prompts: int = 1, seed: int = 0) -> tuple[Run, list[int]]:
         run = self.dispatcher.open()
         for number in range(prompts):
-            keys, seeds = self.dispatcher.new_keys(n), [10 * number + choice for choice in range(n)]
+            keys, seeds = self.dispatcher.new_keys(n), [seed + 10 * number + choice for choice in range(n)]
             run.generate(
                 Generate(frontend="frontend0", keys=keys, seeds=seeds, prompt=TextPrompt("A"), sampling=SamplingParams(), stop=StopRules())
             )
@@ -237,45 +246,113 @@ async def test_a_queue_that_is_full_when_it_is_sent_again_ends_it(bench: Bench) 
     assert (run.problem.code, len(bench.dispatcher)) == ("overloaded", 0)
 
 
-async def test_a_request_that_ends_its_processes_is_found_and_given_up_alone(bench: Bench) -> None:
-    """Ten requests, one of which kills whatever tokenizer reads it before it has read those behind it."""
-    runs = [bench.ask()[0] for _ in range(10)]
-    culprit, deaths = runs[4], 0
-    while any(run.live for run in runs) and deaths < 10:
-        for message in bench.taken():
-            if isinstance(message, Generate) and message.keys[0] in culprit.live:
+def most_deaths(suspects: int) -> int:
+    return SUSPECT + math.ceil(math.log2(suspects)) + ALONE
+
+
+def tokens_for(bench: Bench, *keys: int) -> None:
+    bench.dispatcher.receive(Texts(list(keys), ["x"] * len(keys), [1] * len(keys), ids(*[7] * len(keys))))
+
+
+def play(bench: Bench, culprits: set[int], deadly: str, late: bool) -> int:
+    """Processes that answer what was sent, request by request, until a deadly one comes; how often they died. `late`: at its second token."""
+    deaths = 0
+    for _ in range(400):
+        sent = [message for message in bench.taken() if isinstance(message, Generate)]
+        for message in sent:
+            if message.seeds[0] in culprits and (not late or (message.resumed and message.resumed[0].tokens)):
+                deaths += 1
+                names = ("tokenizer0", "tokenizer1") if deadly == "tokenizer" else (deadly,)
+                bench.hear(**dict.fromkeys(names, (deaths + 1, READY)))
                 break
-            if isinstance(message, Generate):
-                bench.dispatcher.receive(Started(message.keys[0], 1))
-                bench.dispatcher.receive(Ended(key=message.keys[0], finish="stop", completion_tokens=0))
-        else:
-            bench.dispatcher.follow()
-            continue
-        deaths += 1
-        bench.hear(tokenizer0=(deaths + 1, READY), tokenizer1=(deaths + 1, READY))
-    assert deaths == SUSPECT + ALONE
-    assert [run.problem for run in runs if run is not culprit] == [None] * 9
-    assert culprit.problem == resubmission.CUT_OFF
+            bench.dispatcher.receive(Started(message.keys[0], 1))
+            tokens_for(bench, message.keys[0])
+            if message.seeds[0] not in culprits:
+                bench.dispatcher.receive(Ended(key=message.keys[0], finish="stop", completion_tokens=1))
+        bench.hear(**({"scheduler": (1000 + deaths, READY)} if late and not sent and not deaths else {}))
+        if not len(bench.dispatcher):
+            return deaths
+    raise AssertionError("no end")
 
 
-async def test_deaths_of_the_scheduler_and_of_others_tokenizers_are_held_against_nobody(bench: Bench) -> None:
-    run, _ = bench.ask()
-    for number in range(2, SUSPECT + ALONE + 4):
-        assert run.route is not None
-        other = "tokenizer1" if run.route.tokenizer == "tokenizer0" else "tokenizer0"
-        bench.hear(**{other: (number, READY)})
-        bench.hear(scheduler=(number, READY))
-    assert run.problem is None
-    assert run.strikes == 0
+@pytest.mark.parametrize("late", [False, True], ids=["at once", "at its second token"])
+@pytest.mark.parametrize("deadly", ["scheduler", "tokenizer"])
+@pytest.mark.parametrize("place", [0, 4, 9])
+async def test_a_request_that_ends_its_processes_is_found_and_given_up_alone(bench: Bench, deadly: str, place: int, late: bool) -> None:
+    runs = [bench.ask(seed=number)[0] for number in range(10)]
+    assert play(bench, {place}, deadly, late) <= most_deaths(10)
+    assert [run.problem for run in runs] == [resubmission.CUT_OFF if number == place else None for number in range(10)]
 
 
-async def test_a_suspect_that_gets_an_answer_is_none(bench: Bench) -> None:
+async def test_two_of_them_are_both_found(bench: Bench) -> None:
+    runs = [bench.ask(seed=number)[0] for number in range(16)]
+    assert play(bench, {3, 12}, "scheduler", False) <= 2 * most_deaths(16)
+    assert [number for number, run in enumerate(runs) if run.problem] == [3, 12]
+
+
+async def test_a_request_of_which_tokens_come_between_deaths_is_no_suspect(bench: Bench) -> None:
     run, _ = bench.ask()
     for number in range(2, 3 * (SUSPECT + ALONE)):
-        bench.hear(tokenizer0=(number, READY), tokenizer1=(number, READY))
-        assert run.strikes == 1
-        bench.dispatcher.receive(Started(next(iter(run.live)), 1))
+        tokens_for(bench, next(iter(run.live)))
+        bench.hear(scheduler=(number, READY))
+        assert run.strikes == 0
     assert run.problem is None
+
+
+async def test_deaths_in_company_condemn_nobody(bench: Bench) -> None:
+    """Nothing comes of any of two requests on different tokenizers, so that both are always out when the scheduler dies."""
+    one, other = bench.ask()[0], bench.ask()[0]
+    for number in range(2, SUSPECT + 2):
+        bench.hear(scheduler=(number, READY))
+    assert (one.strikes, other.strikes, one.lone_deaths) == (SUSPECT, SUSPECT, 0)
+    assert (one.route is None) != (other.route is None), "they are apart now"
+
+
+async def test_all_others_wait_for_a_trial_but_not_for_ever(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.monotonic()
+    monkeypatch.setattr("frontend.dispatcher.time.monotonic", lambda: now)
+    suspect, _ = bench.ask()
+    for number in (2, 3):
+        bench.hear(scheduler=(number, READY))
+    assert (suspect.route is None, bench.dispatcher.suspects) == (False, 1)
+    newcomer, _ = bench.ask()
+    bench.dispatcher.follow()
+    assert newcomer.route is None
+    now += TRIAL_SECONDS
+    bench.dispatcher.follow()
+    assert (newcomer.route is None, bench.dispatcher.suspects) == (False, 0)
+    tokens_for(bench, next(iter(suspect.live)))
+    assert suspect.strikes == HEARD
+
+
+async def test_one_frontend_searches_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.monotonic()
+    monkeypatch.setattr("frontend.dispatcher.time.monotonic", lambda: now)
+    bench = Bench(name="frontend1", frontends=("frontend0", "frontend1"))
+    suspect, _ = bench.ask()
+    bench.hear(scheduler=(2, READY))
+    bench.peer_suspects = 1
+    bench.hear(scheduler=(3, READY))
+    now += 2 * SETTLE_SECONDS
+    bench.hear()
+    newcomer, _ = bench.ask()
+    assert (suspect.route is None, newcomer.route is None) == (True, False)
+    bench.peer_suspects = 0
+    bench.hear()
+    assert suspect.route is not None
+
+
+async def test_a_frontend_with_peers_tells_them_before_it_searches(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.monotonic()
+    monkeypatch.setattr("frontend.dispatcher.time.monotonic", lambda: now)
+    bench = Bench(frontends=("frontend0", "frontend1"))
+    suspect, _ = bench.ask()
+    for number in (2, 3):
+        bench.hear(scheduler=(number, READY))
+    assert (suspect.route is None, bench.dispatcher.suspects) == (True, 1)
+    now += SETTLE_SECONDS
+    bench.hear()
+    assert suspect.route is not None
 
 
 async def test_where_it_is_is_asked_on_its_way_only(bench: Bench) -> None:

@@ -28,8 +28,8 @@ HELP_CPU_SECONDS = 0.3
 SLOW_MACHINE = 3.0
 
 ENGINE = (
-    "--chunk-tokens --device --dtype --dummy-weights --gpu-memory-utilization --json --kv-dtype --kv-tokens --max-context --max-slots "
-    "--max-step-tokens --model --model-shape --run-ahead --runs --threads --trace --weights"
+    "--chunk-tokens --deterministic --device --dtype --dummy-weights --gpu-memory-utilization --json --kv-dtype --kv-tokens --max-context "
+    "--max-slots --max-step-tokens --model --model-shape --run-ahead --runs --threads --trace --weights"
 )
 SAMPLING = "--max-tokens --min-p --port --seed --stop --system --temperature --top-k --top-p --url"
 CLI = {
@@ -49,26 +49,26 @@ CLI = {
     "bench scheduler": "--json --no-growth --rows --run-ahead --steps",
     "bench single": ENGINE,
     "bench serve": (
-        "--chunk-tokens --concurrency --device --dtype --dummy-weights --frontends --gpu-memory-utilization --json --kv-dtype --kv-tokens "
-        "--max-context --max-slots --max-step-tokens --max-tokens --model --model-shape --paced --port --prompt-tokens --rate --requests --run-ahead "
-        "--runs --seed --start --start-args --streams --threads --timeout --tokenizers --trace --url --weights --workload"
+        "--chunk-tokens --concurrency --deterministic --device --dtype --dummy-weights --frontends --gpu-memory-utilization --json --kill-worker "
+        "--kv-dtype --kv-tokens --max-context --max-slots --max-step-tokens --max-tokens --model --model-shape --paced --port --prompt-tokens --rate "
+        "--requests --run-ahead --runs --seed --start --start-args --streams --threads --timeout --tokenizers --trace --url --weights --workload"
     ),
     "chat": SAMPLING,
     "top": "--interval --once --port --url",
     "cluster drain": "--port --wait",
     "cluster reload": (
-        "--block-size --chat-template --chunk-tokens --device --dtype --dummy-weights --generation-config --gpu-memory-utilization --kv-dtype "
-        "--kv-tokens --max-context --max-slots --max-step-tokens --model --now --port --prefix-cache --run-ahead --served-model-name --target-itl "
-        "--threads --wait --weights"
+        "--block-size --chat-template --chunk-tokens --deterministic --device --dtype --dummy-weights --generation-config "
+        "--gpu-memory-utilization --kv-dtype --kv-tokens --max-context --max-slots --max-step-tokens --model --now --port --prefix-cache "
+        "--run-ahead --served-model-name --target-itl --threads --wait --weights"
     ),
     "cluster restart": "--port --wait",
     "cluster resume": "--port",
     "cluster start": (
-        "--access-log --api-keys --block-size --chat-template --chunk-tokens --cors-origin --default-timeout --detach --device --dtype "
-        "--dummy-weights --frontends --generation-config --gpu-memory-utilization --grace --hang-timeout --host --journal --kv-dtype --kv-tokens "
-        "--log-format --log-level --max-connections --max-context --max-live-tokens --max-queue --max-queue-seconds --max-queue-tokens "
-        "--max-slots --max-step-tokens --max-timeout --max-unsent-bytes --model --otlp-endpoint --port --prefix-cache --record "
-        "--record-tokens --run-ahead --served-model-name --startup-timeout --target-itl --threads --tls-cert --tls-key --tokenizers --trace "
+        "--access-log --api-keys --block-size --chat-template --chunk-tokens --cors-origin --default-timeout --detach --deterministic --device "
+        "--dtype --dummy-weights --frontends --generation-config --gpu-memory-utilization --grace --hang-timeout --host --journal --kv-dtype "
+        "--kv-tokens --log-format --log-level --max-connections --max-context --max-live-tokens --max-queue --max-queue-seconds --max-queue-tokens "
+        "--max-slots --max-step-tokens --max-timeout --max-unsent-bytes --model --model-shape --otlp-endpoint --port --prefix-cache "
+        "--record --record-tokens --run-ahead --served-model-name --startup-timeout --target-itl --threads --tls-cert --tls-key --tokenizers --trace "
         "--weights"
     ),
     "cluster status": "--json --port",

@@ -274,6 +274,7 @@ def test_sizes_follow_the_kind_of_device() -> None:
     [
         (ModelOptions(chunk_tokens=513), "--chunk-tokens 513 is over --max-step-tokens 512"),
         (ModelOptions(weights="fp8"), "--weights fp8 needs a GPU"),
+        (ModelOptions(deterministic=True, kv_dtype="fp8"), "--deterministic on a CPU computes in float32"),
         (ModelOptions(model_path="/no/such"), "there is no /no/such"),
         (ModelOptions(chat_template="\0"), "there is no \0"),
         (ModelOptions(), "there is no /t"),

@@ -19,8 +19,8 @@ START_OPTIONS = {
     *("--max-slots", "--max-step-tokens", "--chunk-tokens", "--max-context", "--max-queue", "--chat-template", "--dummy-weights", "--tokenizers"),
     *("--frontends", "--log-level", "--startup-timeout", "--gpu-memory-utilization", "--hang-timeout", "-h", "--help"),
     *("--max-queue-tokens", "--run-ahead", "--prefix-cache", "--target-itl", "--record", "--record-tokens"),
-    *("--generation-config", "--kv-dtype", "--weights", "--trace", "--access-log", "--log-format", "--otlp-endpoint", "--journal"),
-    *("--api-keys", "--tls-cert", "--tls-key", "--cors-origin", "--max-connections", "--max-unsent-bytes", "--grace"),
+    *("--generation-config", "--kv-dtype", "--weights", "--trace", "--access-log", "--log-format", "--otlp-endpoint", "--journal", "--deterministic"),
+    *("--model-shape", "--api-keys", "--tls-cert", "--tls-key", "--cors-origin", "--max-connections", "--max-unsent-bytes", "--grace"),
     *("--max-live-tokens", "--max-queue-seconds", "--default-timeout", "--max-timeout"),
 }
 
@@ -36,7 +36,7 @@ def test_commands() -> None:
     assert set(_choices(command())) == {"cluster", "chat", "generate", "model", "doctor", "simulate", "replay", "bench", "trace", "keys"}
     assert set(_choices(command("cluster"))) == {"start", "status", "stop", "drain", "resume", "reload", "restart"}
     assert set(_choices(command("model"))) == {"list", "pull", "inspect"}
-    assert set(_choices(command("bench"))) == {"serve", "chat", "frontend", "scheduler", "kernels", "offline", "single", "batch64", "overload"}
+    assert set(_choices(command("bench"))) == {"serve", "chat", "frontend", "scheduler", "kernels", "offline", "single", "batch64", "overload", "grammars"}
     assert set(_choices(command("keys"))) == {"add", "limit", "list", "remove"}
 
 
@@ -92,6 +92,9 @@ def test_values_out_of_bounds(option: str, value: str, message: str, capsys: pyt
         (["--journal", __file__], "is open to others, and holds prompts and answers"),
         (["--record-tokens"], "name its file with --record FILE"),
         (["--weights", "fp8"], "--weights fp8 needs a GPU"),
+        (["--deterministic", "--dtype", "bfloat16"], "--deterministic on a CPU computes in float32"),
+        (["--deterministic", "--kv-dtype", "fp8"], "--deterministic on a CPU computes in float32"),
+        (["--weights", "fp8", "--device", "cuda", "--deterministic"], "--deterministic has no products with FP8 weights"),
         (["--weights", "fp8", "--device", "cuda", "--dtype", "float32"], "--weights fp8 computes in bfloat16"),
     ],
 )

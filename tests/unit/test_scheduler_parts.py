@@ -8,7 +8,7 @@ import pytest
 
 from messages.tokens import Tokens
 from scheduler.blocks import Blocks
-from scheduler.deadlines import FLOOR, TIMES, Deadlines, Work
+from scheduler.deadlines import FLOOR, SILENT, TIMES, WATCHED, Deadlines, Work
 from scheduler.epochs import Epochs
 from scheduler.errors import InvariantError
 from scheduler.geometry import geometry_of
@@ -93,7 +93,29 @@ def test_a_short_allowance_is_the_floor_and_none_is_for_ever() -> None:
     deadlines = Deadlines(2.0)
     deadlines.add(Work(8, 0, 64), 0.1)
     assert deadlines.of(Work(8, 0, 64)) == 2.0
-    assert Deadlines(0.0).of(Work(8, 0, 64)) == math.inf
+    for_ever = Deadlines(0.0)
+    assert for_ever.of(Work(8, 0, 64)) == math.inf
+    for_ever.add(Work(8, 0, 64), 0.1)
+    assert for_ever.of(Work(8, 0, 64)) == math.inf
+
+
+def test_in_haste_the_floor_is_lower_and_there_is_no_patience() -> None:
+    suspects = ["a row"]
+    deadlines, step, unknown = Deadlines(60.0, suspects), Work(8, 0, 64), Work(0, 1, 9)
+    assert deadlines.of(step) == 60.0, "nothing is known of this machine"
+    deadlines.missed(step)
+    assert deadlines.of(step) == 120.0
+    deadlines.add(step, 0.1)
+    assert (deadlines.of(step), deadlines.of(unknown)) == (WATCHED, FLOOR)
+    deadlines.missed(step)
+    assert deadlines.of(step) == WATCHED
+    deadlines.silent = True
+    assert (deadlines.of(step), deadlines.of(unknown)) == (SILENT, FLOOR)
+    deadlines.add(step, 2.0)
+    assert deadlines.of(step) == TIMES * 2.0
+    deadlines.silent = False
+    suspects.clear()
+    assert deadlines.of(unknown) == 60.0
 
 
 def session_of(bench: Bench) -> Session:

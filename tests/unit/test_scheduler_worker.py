@@ -8,6 +8,7 @@ import pytest
 from messages.plan import Attach, StepPlan
 from messages.result import StepFailed, StepResult, WorkerReady
 from messages.tokens import FINISH_ERROR, LogprobColumns
+from scheduler.deadlines import FLOOR, WATCHED
 from scheduler.door import CLOSING
 from scheduler.errors import ContractError
 from tests.support.null_worker import reference
@@ -251,6 +252,27 @@ def test_a_worker_that_hangs_is_given_up_once_and_the_step_gets_more_time() -> N
     bench.plan()
     assert bench.engine.overdue(bench.now + 119) is None
     assert bench.engine.overdue(bench.now + 121) is not None
+    bench.settle()
+    assert_served(bench, keys)
+
+
+def test_a_worker_without_heartbeats_is_given_up_sooner_and_so_is_one_that_failed_before() -> None:
+    bench = Bench(step_deadline=60.0)
+    load(bench, 2)
+    bench.settle()
+    keys = load(bench, 2)
+    bench.plan()
+    limits = []
+    for bench.engine.deadlines.silent in (False, True):
+        limits.append(bench.engine.awaited(bench.now)["deadline_seconds"])
+    assert limits == [60.0, FLOOR], "a first step of its kind"
+    assert bench.engine.give_up(bench.now + 61) is not None
+    bench.engine.deadlines.silent = False
+    bench.worker.restart()
+    bench.deliver()
+    bench.deliver()
+    bench.plan()
+    assert bench.engine.awaited(bench.now)["deadline_seconds"] == WATCHED
     bench.settle()
     assert_served(bench, keys)
 

@@ -3,12 +3,13 @@
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.support.cluster import ROOT
 from tests.support.devices import GPU
 from tests.support.engines import worker_args
-from worker.compilers import Compilers
+from worker.compilers import Compilers, compiled
 
 
 @pytest.fixture(autouse=True)
@@ -24,6 +25,13 @@ def test_they_end_quietly_when_there_is_nothing_to_compile(tmp_path: Path, capfd
     assert compilers.ended(60.0)
     compilers.close()
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_worker_that_is_started_again_knows_that_all_was_compiled_for_one_like_it(tmp_path: Path) -> None:
+    args = worker_args(tmp_path / "nothing", device="cuda", run_dir=str(tmp_path))
+    again, other = (msgspec.structs.replace(args, **changed) for changed in ({"incarnation": 2, "death_fd": 7}, {"max_slots": 3}))
+    compiled(args).touch()
+    assert (compiled(again).exists(), compiled(other).exists()) == (True, False)
 
 
 def test_they_are_ended_with_the_worker(tmp_path: Path) -> None:

@@ -31,11 +31,14 @@ def make_resident(
     device: torch.device,
     positions: int,
     compilers: Compilers | None = None,
+    say: Callable[[str], None] = lambda what: None,
 ) -> ResidentEngine:
     """An engine with as much KV memory as fits, on a stream of its own: the calling thread's from now on. Raises PoolError.
 
-    The dry runs that measure memory launch nothing, so that they need no kernels; a first prompt and a first token are then really run.
+    The dry runs that measure memory launch nothing, so that they need no kernels; a first prompt and a first token are then really run. `say` is told
+    what is done next.
     """
+    say("measuring its steps")
     torch.cuda.synchronize(device)  # the weights were made on the default stream
     torch.cuda.set_stream(torch.cuda.Stream(device))
     share = args.gpu_memory_utilization
@@ -47,11 +50,15 @@ def make_resident(
             return measure(trial_engine(decoder, kernels, args, dtype, device, positions, tokens), tokens)
 
     tokens, budget = largest_step(args.max_step_tokens, args.max_slots, token_bytes(decoder.config, dtype), share, measured)
+    say("allocating KV memory")
     cache = make_cache(decoder, dtype, budget, share, args.kv_tokens, args.block_size, device)
     engine = ResidentEngine(decoder, cache, kernels, args.max_slots, positions // args.block_size, tokens, compilers)
     if compilers is not None:
+        say("compiling kernels")
         compilers.wait(PATIENCE_SECONDS)
+    say("running a first step")
     engine.begin()
+    torch.cuda.synchronize(device)
     triton.knobs.compilation.listener = _tell_late
     return engine
 
