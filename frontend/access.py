@@ -12,8 +12,9 @@ from transport.private_file import Mark, PrivateFileError, mark
 
 log = logging.getLogger(__name__)
 
-OPEN_ROUTES = frozenset({"/health", "/health/live", "/health/ready", "/health/startup", "/metrics"})
-"""Answered without a key, for the machines that ask: health says whether, and metrics how much, never what or for whom."""
+OPEN_ROUTES = frozenset({"/health", "/health/live", "/health/ready", "/health/startup", "/metrics", "/", "/static/{name}"})
+"""Answered without a key. For the machines that ask: health says whether, and metrics how much, never what or for whom. For browsers: the files of
+the live page, which hold nothing of the cluster; / asks for a key itself where it says more."""
 MAX_HEADER_CHARACTERS = 1024
 
 

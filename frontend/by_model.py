@@ -1,8 +1,11 @@
 """Metrics with a label for the model. When another one is served, what was counted stays under the name of the one before."""
 
+from collections.abc import Iterable
 from typing import Protocol
 
 from prometheus_client import Counter, Gauge, Histogram
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
 
 
 class Follower(Protocol):
@@ -25,7 +28,7 @@ class ModelCounter:
         self._now.inc(amount)
 
 
-class ModelHistogram:
+class ModelHistogram(Collector):
     """As ModelCounter."""
 
     def __init__(self, family: Histogram, model: str) -> None:
@@ -37,6 +40,10 @@ class ModelHistogram:
 
     def observe(self, value: float) -> None:
         self._now.observe(value)
+
+    def collect(self) -> Iterable[Metric]:
+        """Of all models, as a collector of its own."""
+        return self._family.collect()
 
 
 class ModelGauge:

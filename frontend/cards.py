@@ -18,8 +18,9 @@ class ChoiceCard(msgspec.Struct, kw_only=True):
     """One choice. Numbers are null where they are not known.
 
     `place` (1 = next) and `waits_for` are set while it is in the scheduler's line. `age_seconds` counts from the arrival of the request to now
-    or to the end. `first_token_seconds` is predicted from now, null once there is one. `reason` is set at the end: the finish reason, or the
-    code of the error, or `client_closed`.
+    or to the end. `first_token_seconds` is predicted from now, null once there is one; `queued_seconds` and `prefill_seconds` are known then: how
+    long it waited for its slot, and from there to its first token. `sequence` names it in the live page, in decimal. `reason` is set
+    at the end: the finish reason, or the code of the error, or `client_closed`.
     """
 
     index: int
@@ -34,6 +35,9 @@ class ChoiceCard(msgspec.Struct, kw_only=True):
     computed_tokens: int | None = None
     generated_tokens: int
     first_token_seconds: float | None = None
+    queued_seconds: float | None = None
+    prefill_seconds: float | None = None
+    sequence: str
     reason: str | None = None
 
 
@@ -99,6 +103,9 @@ def _choice(entry: Described, sequence: Sequence, standing: Standing | None, now
         prompt_tokens=None if group is None else group.prompt_tokens,
         cached_tokens=group.cached_tokens if group is not None and sequence.end not in (None, ABORT, ERROR, REFUSED) else None,
         generated_tokens=sequence.tokens,
+        queued_seconds=None if sequence.begun is None else round(sequence.queued, 3),
+        prefill_seconds=None if sequence.begun is None else round(sequence.prefilled, 3),
+        sequence=str(sequence.key),
         reason=reason,
     )
     if not ended and standing is not None:

@@ -6,9 +6,11 @@ accepted and count in `requests_refused_total` only. A prompt counts once howeve
 they arrived.
 """
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import Metric
 
 from frontend.access_log import AccessLog, AccessLogCollector
 from frontend.accounts import CONCURRENT, REQUESTS, TOKENS
@@ -79,6 +81,10 @@ class Metrics:
         self.requests_live = self._gauge("requests_live", "Requests to the generating endpoints that have not ended.")
         self.live = self._gauge("frontend_live_sequences", "Sequences and questions about text that the frontend waits for.")
         self._accepted_live = self._gauge("sequences_live", "Accepted sequences that have not ended.")
+        latencies = CollectorRegistry(auto_describe=False)
+        latencies.register(self.first_token)
+        latencies.register(self.inter_token)
+        self._latencies = Sum(latencies, view, name)
         self._scraped = CollectorRegistry(auto_describe=False)
         self._scraped.register(Sum(self.registry, view, name))
         self._scraped.register(LostSequences(view, self, STARTED, ENDED))
@@ -159,6 +165,10 @@ class Metrics:
     def http(self, handler: str, method: str, status: int) -> None:
         """An HTTP request has ended. `handler` is one of the routes, `method` one of HTTP's."""
         self._http.labels(self.model, handler, method, str(status)).inc()
+
+    def latencies(self) -> Iterable[Metric]:
+        """Of all frontends: the histograms of the seconds to the first token, and between tokens."""
+        return self._latencies.collect()
 
     def render(self) -> bytes:
         """The text exposition format."""

@@ -18,9 +18,11 @@ TEMPLATE = "#/components/schemas/{name}"
 WORDS = {
     400: "A field is wrong, unknown or not supported, or the prompt is too long",
     401: "An API key is needed, or this one is not valid",
+    403: "An administrator's API key is needed",
     404: "There is no such thing",
     405: "The method is not allowed here",
     408: "The body took too long to arrive",
+    409: "This cannot be done now",
     413: "The body is too large",
     415: "The Content-Encoding is not known",
     417: "The Expect header is not known",

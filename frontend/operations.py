@@ -14,6 +14,7 @@ from frontend.embeddings import EmbeddingBody
 from frontend.explain import CardList
 from frontend.generation import WholeBody
 from frontend.health import Alive, HealthBody, Version
+from frontend.live.control import Intake
 from frontend.refusals import Neutral
 from frontend.responses.body import DeletedBody, ItemList, ResponseBody
 from frontend.responses.events import Event
@@ -26,6 +27,7 @@ TEXT, HTML, JSON, EVENTS = "text/plain", "text/html", "application/json", "text/
 COMMON = (400, 405, 500)
 """Every route may answer with these."""
 READY = (503,)
+ORDERS = (403, 409, 503)
 BODY = (404, 408, 413, 415, 417)
 GENERATES = (429, 499, 504)
 
@@ -170,5 +172,9 @@ OPERATIONS = (
     _get("/version", "Server", "The version of Pagewire", gives=Version),
     _get("/openapi.json", "Server", "This description", media=JSON),
     _get("/docs", "Server", "This description as a page", media=HTML),
-    _get("/", "Server", "A hint for people", media=TEXT),
+    _get("/", "Server", "The live page for browsers, else a hint for people", media=TEXT),
+    _get("/static/{name}", "Server", "A file of the live page", media=HTML, errors=(404,)),
+    _get("/live/events", "Server", "What the cluster does, as a stream of events for the live page", media=EVENTS, errors=READY),
+    Operation(method="post", path="/live/drain", tag="Server", summary="Take no more requests", gives=Intake, errors=ORDERS),
+    Operation(method="post", path="/live/resume", tag="Server", summary="Take requests again", gives=Intake, errors=ORDERS),
 )  # fmt: skip

@@ -9,6 +9,8 @@ from messages.text import Problem
 
 MAX_ENDED = 1000
 MAX_ENDED_CHOICES = 20_000
+MAX_DIGITS = 19
+"""Of the key of a sequence."""
 CANCELLED = Problem(status=499, code="cancelled", message="The request was cancelled by DELETE /v1/requests.")
 
 
@@ -54,12 +56,23 @@ class Register:
             self._choices -= len(oldest.choices)
 
     def find(self, name: str, owner: str | None = None) -> Entry | Card | None:
-        """By response id, else by X-Request-Id: the newest that runs, or else that has ended. `owner`: only those of the key of this name."""
+        """By response id, else by X-Request-Id, else by the `sequence` of a choice: the newest that runs, or else that has ended.
+
+        `owner`: only those of the key of this name.
+        """
         found = self.live.get(name) or self._ended.get(name)
         if found is not None:
             return found if _belongs(found, owner) else None
         known: list[Entry | Card] = [*reversed(self.live.values()), *reversed(self._ended.values())]
-        return next((request for request in known if request.request_id == name and _belongs(request, owner)), None)
+        return next((request for request in known if request.request_id == name and _belongs(request, owner)), None) or self._with(name, owner)
+
+    def _with(self, sequence: str, owner: str | None) -> Entry | Card | None:
+        if not (sequence.isascii() and sequence.isdigit() and len(sequence) <= MAX_DIGITS):
+            return None
+        key = int(sequence)
+        runs = (entry for entry in self.live.values() if key in entry.run.live and _belongs(entry, owner))
+        ended = (card for card in self._ended.values() if _belongs(card, owner) and any(choice.sequence == sequence for choice in card.choices))
+        return next(runs, None) or next(ended, None)
 
     def newest(self, owner: str | None = None) -> list[Entry]:
         """Those with a sequence that runs, the newest first; `owner` as in `find`."""

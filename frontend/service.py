@@ -13,6 +13,7 @@ from frontend.core import Core, check_head
 from frontend.embeddings import embeddings
 from frontend.errors import ApiError
 from frontend.explain import cancel_request, list_requests, show_request
+from frontend.live.routes import LivePage
 from frontend.middleware import LIMITS, Boundary, Handler
 from frontend.record import RECORD
 from frontend.responses import routes as responses
@@ -32,7 +33,7 @@ def make_app(core: Core) -> web.Application:
     app = web.Application(middlewares=[outermost], client_max_size=core.args.body_limit)
     app.on_response_prepare.append(boundary.add_headers)
     routes = app.router
-    routes.add_get("/", _plain(core, health.hint))
+    LivePage(core).add_routes(app)
     routes.add_get("/version", _plain(core, health.version))
     routes.add_get("/openapi.json", _plain(core, reference.openapi))
     routes.add_get("/docs", _plain(core, reference.docs))

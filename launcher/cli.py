@@ -46,6 +46,7 @@ def build_parser(command: str | None = None) -> argparse.ArgumentParser:
     _add_cluster(commands)
     _add_chat(commands)
     _add_generate(commands)
+    _add_top(commands)
     _add_model(commands)
     _add_keys(commands)
     doctor = _command(commands, "doctor", "launcher.doctor", "check this machine: what is here, what is missing, what to do")
@@ -217,6 +218,13 @@ def _add_generate(commands: "Commands[argparse.ArgumentParser]") -> None:
     generate.add_argument("--json", action="store_true", help="print the server's whole answer as JSON, not streamed")
     _add_target(generate)
     _add_sampling(generate, None)
+
+
+def _add_top(commands: "Commands[argparse.ArgumentParser]") -> None:
+    top = _command(commands, "top", "launcher.top", "watch slots, queue and processes of a cluster in the terminal; Ctrl-C ends it")
+    _add_target(top)
+    top.add_argument("--interval", type=number(0.1, 60), default=1.0, metavar="S", help="seconds between two pictures (1)")
+    top.add_argument("--once", action="store_true", help="print one picture and end")
 
 
 def _add_model(commands: "Commands[argparse.ArgumentParser]") -> None:

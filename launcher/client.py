@@ -101,6 +101,22 @@ class Client:
             connection.close()
         raise LauncherError(f"{self._url} ended the answer early")
 
+    def events(self, path: str) -> Generator[tuple[str, Any], None, None]:
+        """GET a stream of named events and give each name with its data, for as long as the server sends any."""
+        connection, answer = self._send("GET", path, None)
+        name = ""
+        try:
+            while line := answer.readline():
+                field, _, value = line.strip().partition(b": ")
+                if field == b"event":
+                    name = value.decode()
+                elif field == b"data":
+                    yield name, json.loads(value)
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise LauncherError(f"the connection to {self._url} broke off: {error}") from error
+        finally:
+            connection.close()
+
     def _connection(self) -> http.client.HTTPConnection:
         if self._tls is None:
             return http.client.HTTPConnection(self._host, self._port, timeout=CONNECT_SECONDS)

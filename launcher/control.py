@@ -8,12 +8,11 @@ import msgspec
 import zmq
 
 from launcher.errors import LauncherError
-from messages.cluster import Command, CommandReply
+from messages.cluster import CONTROL, Command, CommandReply
 from transport.sockets import address
 
 log = logging.getLogger(__name__)
 
-CONTROL = "control"
 MAX_COMMAND_BYTES = 65_536
 
 

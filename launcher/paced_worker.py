@@ -82,8 +82,9 @@ class PacedWorker:
             slots = np.concatenate([view_i32(plan.prefill.slot)[view_u8(plan.prefill.sample) == 1], slots])
         tokens = self._random.integers(0, self._args.vocab, slots.size, dtype=np.int32)
         self._free = max(self._free, time.monotonic()) + self._args.step_seconds
-        status = bytes([OK]) * slots.size
-        result = StepResult(session=plan.session, step=plan.step, slot=pack_i32(slots), token=pack_i32(tokens), status=status)
+        columns = pack_i32(slots), pack_i32(tokens), bytes([OK]) * slots.size
+        seconds = self._args.step_seconds
+        result = StepResult(session=plan.session, step=plan.step, slot=columns[0], token=columns[1], status=columns[2], seconds=seconds)
         self._results.append((self._free, result))
 
     def close(self) -> None:

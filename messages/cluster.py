@@ -12,6 +12,8 @@ DRAINING, CHANGING = "draining", "changing"
 
 SCHEDULER_NAME = "scheduler"
 """The process of which there is one: its inbox, and its state in ClusterState, have this name in every cluster."""
+CONTROL = "control"
+"""The socket of the supervisor that answers a Command with a CommandReply."""
 DEFAULT = "default_"
 TOOL_PARSER, REASONING_PARSER = "tool_parser", "reasoning_parser"
 THINKING_SWITCH = "thinking_switch"

@@ -57,8 +57,7 @@ class Engine:
     """
 
     def __init__(self, args: SchedulerArgs, new_session: Callable[[], int]) -> None:
-        self.tally = Tally()
-        self.step_sizes = StepSizes()
+        self.tally, self.step_sizes = Tally(), StepSizes()
         self.session: Session | None = None
         self._args = args
         self._new_session = new_session
@@ -195,6 +194,10 @@ class Engine:
         """What the next request in line waits for: "slot", "blocks", "prefix", "tokens" of a step, "worker", or "" when nobody waits."""
         return "worker" if self.session is None else self._policy.blocked if self._waiting else ""
 
+    def scene(self) -> Scene:
+        """For who looks at it, until the next message."""
+        return Scene(self._live, self._waiting, self.session, self._forecast, self.blocked)
+
     def gauges(self) -> dict[str, float]:
         """Numbers now; see `scheduler.gauges`."""
         return gauges(self.session, self._waiting, self._live)
@@ -202,8 +205,7 @@ class Engine:
     def repair(self, error: InvariantError) -> None:
         """Our own state is wrong: give the worker a new session and run everything live again from its tokens.
 
-        Nothing is kept but requests and counters: slots, blocks and the prefix cache begin anew, and so does the line. A request whose tokens
-        cannot be right ends with an error.
+        Nothing is kept but requests and counters: slots, blocks, prefix cache and line begin anew. One whose tokens may be wrong ends with an error.
         """
         log.critical("an invariant is broken, all sequences start again from their tokens: %s", error)
         self.tally.add("invariant_violations")
@@ -259,7 +261,7 @@ class Engine:
     def _on_explain(self, question: Explain) -> None:
         if question.tokenizer not in self._tokenizers:
             raise ContractError(f"a question from an unknown tokenizer {question.tokenizer[:80]!r}")
-        self._out.append((question.tokenizer, explain(question, Scene(self._live, self._waiting, self.session, self._forecast, self.blocked))))
+        self._out.append((question.tokenizer, explain(question, self.scene())))
 
     def _cancel(self, keys: list[int], counter: str) -> None:
         for key in keys:

@@ -29,7 +29,7 @@ def explain(question: Explain, scene: Scene) -> Explained:
     """The standings of those keys that are live."""
     requests = [request for key in question.keys if (request := scene.live.get(key)) is not None]
     line = ahead(scene.waiting.all()) if any(request.slot == IN_LINE for request in requests) else {}
-    return Explained(key=question.key, frontend=question.frontend, standings=_standings(requests, line, scene))
+    return Explained(key=question.key, frontend=question.frontend, standings=standings(requests, line, scene))
 
 
 def ahead(waiting: list[Request]) -> dict[int, Ahead]:
@@ -52,7 +52,8 @@ def ahead(waiting: list[Request]) -> dict[int, Ahead]:
     return found
 
 
-def _standings(requests: list[Request], line: Mapping[int, Ahead], scene: Scene) -> list[Standing]:
+def standings(requests: list[Request], line: Mapping[int, Ahead], scene: Scene) -> list[Standing]:
+    """Of live requests, in their order. `line` has what is ahead of each of those that wait."""
     session = scene.session
     if session is None:
         return [_in_line(request, 1 + line[request.key][0], WORKER, None) for request in requests]

@@ -36,7 +36,7 @@ class Swap:
 class Pool:
     """`due` [slots]: tokens with KV at which the row's next block is complete and is to be entered; NEVER for a row that enters no more.
 
-    `unused` counts nodes without users. With `keep` false nothing outlives its users.
+    `kept` [blocks]: it is a node of the tree. `unused` counts nodes without users. With `keep` false nothing outlives its users.
     """
 
     def __init__(self, geometry: Geometry, keep: bool, tally: Tally) -> None:
@@ -48,7 +48,7 @@ class Pool:
         self._tally = tally
         self._size = geometry.block_size
         self._bytes = 4 * geometry.block_size
-        self._kept = np.zeros(geometry.blocks, dtype=np.bool_)
+        self.kept = np.zeros(geometry.blocks, dtype=np.bool_)
         self._born: I64 = np.zeros(geometry.blocks, dtype=np.int64)
         self._node: list[Parent] = [""] * geometry.slots
         self._depth: I32 = np.zeros(geometry.slots, dtype=np.int32)
@@ -116,7 +116,7 @@ class Pool:
 
     def _settle(self, rows: IntColumn, index: IntColumn, blocks: list[int], nodes: list[int], steps: I64) -> None:
         """Columns: the block at `index` of a row's table has been entered; where the node is another block, the row takes that one over."""
-        self._kept[nodes] = True
+        self.kept[nodes] = True
         self._born[blocks] = steps
         if nodes != blocks:
             for place in range(len(nodes)):
@@ -157,7 +157,7 @@ class Pool:
             self._swaps = [swap for swap in self._swaps if swap.slot != slot]
         blocks = self.blocks.clear(slot, epoch)
         idle = blocks[self.blocks.refs[blocks] == 0]
-        kept = self._kept[idle]
+        kept = self.kept[idle]
         self.unused += int(kept.sum())
         self.blocks.give_up(idle[~kept])
         self.tree.release(blocks, node if isinstance(node, int) else None)
@@ -176,7 +176,7 @@ class Pool:
     def evict(self, number: int) -> None:
         """Take at most `number` unused blocks out of the tree, longest unused first."""
         blocks = np.asarray(self.tree.evict(number), dtype=np.int32)
-        self._kept[blocks] = False
+        self.kept[blocks] = False
         self.unused -= blocks.size
         self.blocks.give_up(blocks)
         if self._keep:
@@ -189,7 +189,7 @@ class Pool:
             return
         branch = np.asarray(self.tree.forget(node), dtype=np.int32)
         idle = branch[self.blocks.refs[branch] == 0]
-        self._kept[branch] = False
+        self.kept[branch] = False
         self.unused -= idle.size
         self.blocks.give_up(idle)
         gone = set(branch.tolist())
@@ -200,7 +200,7 @@ class Pool:
 
     def check(self) -> None:
         """Raises InvariantError; see the parts."""
-        kept = np.flatnonzero(self._kept).astype(np.int32)
+        kept = np.flatnonzero(self.kept).astype(np.int32)
         self.blocks.check(kept)
         self.tree.check()
         facts = {

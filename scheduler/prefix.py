@@ -1,6 +1,7 @@
 """The prefix cache: a tree of whole KV blocks, found by the tokens they hold."""
 
 import heapq
+from collections import Counter
 
 import numpy as np
 
@@ -19,6 +20,8 @@ class PrefixTree:
 
     Last use is when the last user let go: every `release` is one tick of a clock and stamps all its nodes. `evict` takes the leaf without
     users whose stamp is oldest; its parent may be the next leaf. No two leaves without users have the same stamp: a tick stamps one path.
+
+    `branches`: by node at the top, the number of nodes from there down.
     """
 
     def __init__(self, refs: I32, block_size: int) -> None:
@@ -27,6 +30,8 @@ class PrefixTree:
         self._node_of: dict[Key, int] = {}
         self._key_of: dict[int, Key] = {}
         self._children = [0] * refs.size
+        self._top = [0] * refs.size
+        self.branches: dict[int, int] = {}
         self._stamp: I64 = np.zeros(refs.size, dtype=np.int64)
         self._clock = 0
         self._leaves: list[tuple[int, int]] = []
@@ -55,8 +60,12 @@ class PrefixTree:
         node = self._node_of.setdefault(key, block)
         if node == block:
             self._key_of[block] = key
+            top = block
             if isinstance(parent, int):
                 self._children[parent] += 1
+                top = self._top[parent]
+            self._top[block] = top
+            self.branches[top] = self.branches.get(top, 0) + 1
         return node
 
     def release(self, path: I32, last: int | None) -> None:
@@ -103,12 +112,14 @@ class PrefixTree:
         del self._node_of[key]
         if isinstance(key[0], int):
             self._children[key[0]] -= 1
+            self.branches[self._top[node]] -= 1
+        else:
+            del self.branches[node]
         return key[0]
 
     def forget(self, node: int) -> list[int]:
         """Take out the whole branch from its top node down to everything below it, whoever uses it; gives its nodes."""
-        while isinstance(parent := self._key_of[node][0], int):
-            node = parent
+        node = self._top[node]
         below: dict[Parent, list[int]] = {}
         for block, (above, _) in self._key_of.items():
             below.setdefault(above, []).append(block)
@@ -132,6 +143,8 @@ class PrefixTree:
             "a node's parent is not in the tree": all(parent in self for parent in parents.values()),
             "a node has more users than its parent": all(self._refs[node] <= self._refs[parent] for node, parent in parents.items()),
             "children do not add up": children == self._children,
+            "branches do not add up": self.branches == Counter(self._top[node] for node in self._key_of),
+            "a node is in another branch than its parent": all(self._top[node] == self._top[parents.get(node, node)] for node in self._key_of),
             "an unused leaf cannot be found": all(
                 (int(self._stamp[node]), node) in offered for node in self._key_of if not self._refs[node] and not children[node]
             ),

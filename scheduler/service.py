@@ -10,6 +10,7 @@ import zmq
 
 from messages.admit import FromTokenizerProc
 from messages.cluster import LOADING, READY, STALLED, STOPPING, ClusterState, Hung
+from messages.live import LIVE_FEED
 from messages.plan import StepPlan
 from messages.poison import Poison
 from messages.result import FromWorker
@@ -21,11 +22,14 @@ from scheduler.geometry import Geometry
 from scheduler.poison import keep_poison
 from scheduler.recorded import RecordedEngine
 from scheduler.recorder import start_recording
+from scheduler.step_times import StepTimes
 from scheduler.tracing import Tracing
+from scheduler.views import Views
 from transport.lifetime import Lifetime
 from transport.reports import CLUSTER_FEED, SUPERVISOR, Reporter
 from transport.sockets import Inbox, Outbox, Subscription
 from transport.trace import open_trace
+from transport.watched_feed import WatchedFeed
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +72,9 @@ class Service:
         self._engine = Engine(args, Sessions()) if self._recorder is None else RecordedEngine(args, Sessions(), self._recorder)
         trace = open_trace(args)
         self._tracing = None if trace is None else Tracing(trace)
+        self._feed = WatchedFeed(self._context, args.run_dir, LIVE_FEED)
+        self._views = Views()
+        self._times = StepTimes(time.monotonic())
         self._over: dict[str, int] = {}
         self._beat = time.monotonic()
         self._tick = 0.0
@@ -100,12 +107,15 @@ class Service:
         except Exception as error:  # a fault of ours must not lose what runs
             self._repair(error)
         self._send(composing)
+        self._times.planned(time.monotonic() - composing)
         if now - self._tick >= TICK_SECONDS:
             self._tick = now
             self._watch_cluster()
             self._watch_worker(now)
             self._self_check()
             self._report(now)
+            if self._feed.watched:
+                self._feed.publish(self._views.view(self._engine.scene(), now))
 
     def _patience(self) -> float:
         """Seconds to wait for a message."""
@@ -126,6 +136,7 @@ class Service:
     def _take_in(self, now: float) -> None:
         for message in self._inbox.drain():
             begun = time.monotonic()
+            self._times.received(message)
             try:
                 self._engine.receive(message, now)
             except ContractError as error:
@@ -186,7 +197,7 @@ class Service:
 
     def _report(self, now: float) -> None:
         counters = {name: float(count) for name, count in self._engine.tally.counts.items()}
-        counters |= self._engine.step_sizes.counters()
+        counters |= self._engine.step_sizes.counters() | self._times.counters(now)
         counters["bad_frames"] = self._inbox.bad_frames
         if self._recorder is not None:
             counters["record_errors"] = self._recorder.errors
@@ -231,6 +242,7 @@ class Service:
         self._reporter.close()
         self._inbox.close()
         self._cluster.close()
+        self._feed.close()
         self._supervisor.close()
         for outbox in self._outboxes.values():
             outbox.close()

@@ -100,6 +100,8 @@ def test_a_running_request_is_explained(ready: Pair) -> None:
     assert card(frontend, found["id"])["request_id"] == "it_is/mine"
     first, second = found["choices"]
     assert 0 <= first.pop("age_seconds") < 10
+    assert first.pop("sequence") == str(keys[0])
+    assert card(frontend, str(keys[0]))["id"] == found["id"]
     assert first == {
         "index": 0,
         "state": "waiting",
@@ -112,6 +114,8 @@ def test_a_running_request_is_explained(ready: Pair) -> None:
         "computed_tokens": 0,
         "generated_tokens": 0,
         "first_token_seconds": 1.235,
+        "queued_seconds": None,
+        "prefill_seconds": None,
         "reason": None,
     }
     assert (second["state"], second["place"], second["waits_for"], second["first_token_seconds"]) == (DECODE, None, None, None)
@@ -121,6 +125,7 @@ def test_a_running_request_is_explained(ready: Pair) -> None:
         peers.send(Ended(key=key, finish="stop", completion_tokens=0))
     status, body = client.end()
     assert (status, json.loads(body)["id"]) == (200, found["id"])
+    assert card(frontend, str(keys[1]))["id"] == found["id"]
 
 
 def test_before_the_scheduler_has_it_a_request_is_being_encoded(ready: Pair) -> None:

@@ -24,6 +24,10 @@ from messages.text import Detokenized, Ended, FromTokenizer, Started, TextDelta,
 
 ROUTES = {
     "GET /",
+    "GET /static/{name}",
+    "GET /live/events",
+    "POST /live/drain",
+    "POST /live/resume",
     "GET /version",
     "GET /openapi.json",
     "GET /docs",
@@ -127,7 +131,8 @@ async def test_no_handler_blocks_the_loop(tmp_path: Path, blocking_is_an_error: 
         async with client.post(f"/v1/responses/{kept}/cancel") as response:
             assert response.status == 200
         for method, path in sorted((route.split() for route in ROUTES if not route.startswith("POST")), reverse=True):  # DELETE comes last
-            async with client.request(method, path.replace("{id}", kept if path.startswith("/v1/responses") else "m")) as response:
+            filled = path.replace("{id}", kept if path.startswith("/v1/responses") else "m").replace("{name}", "app.js")
+            async with client.request(method, filled) as response:
                 assert (path, response.status) == (path, 200)
         await asyncio.to_thread(core.responses.journal.close)
     assert len(core.dispatcher) == 0

@@ -54,6 +54,7 @@ CLI = {
         "--requests --run-ahead --runs --seed --start --start-args --streams --threads --timeout --tokenizers --trace --url --weights --workload"
     ),
     "chat": SAMPLING,
+    "top": "--interval --once --port --url",
     "cluster drain": "--port --wait",
     "cluster reload": (
         "--block-size --chat-template --chunk-tokens --deterministic --device --dtype --dummy-weights --generation-config --gpu-memory-utilization "
@@ -99,8 +100,10 @@ ROUTES = [
     "GET /health/live",
     "GET /health/ready",
     "GET /health/startup",
+    "GET /live/events",
     "GET /metrics",
     "GET /openapi.json",
+    "GET /static/{name}",
     "GET /v1/models",
     "GET /v1/models/{id}",
     "GET /v1/requests",
@@ -109,6 +112,8 @@ ROUTES = [
     "GET /v1/responses/{id}/input_items",
     "GET /version",
     "POST /detokenize",
+    "POST /live/drain",
+    "POST /live/resume",
     "POST /tokenize",
     "POST /v1/chat/completions",
     "POST /v1/completions",

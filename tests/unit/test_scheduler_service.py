@@ -11,6 +11,7 @@ import zmq
 
 from messages.admit import Admit, FromTokenizerProc
 from messages.cluster import LOADING, READY, STALLED, STOPPING, ClusterState, ProcessState
+from messages.live import LIVE_FEED, LiveView
 from messages.poison import Poison
 from messages.result import FromWorker, WorkerReady
 from messages.sampling import SamplingParams
@@ -23,7 +24,7 @@ from tests.support.scheduler_bench import arguments, attached
 from transport.columns import pack_i32
 from transport.lifetime import Lifetime
 from transport.reports import SUPERVISOR
-from transport.sockets import Inbox, Outbox
+from transport.sockets import Inbox, Outbox, Subscription
 
 
 class StubLifetime(Lifetime):
@@ -276,6 +277,18 @@ def test_the_steps_of_a_poison_request_are_kept_and_it_says_where(
     assert caplog.text.count(str(path)) == 1
     assert caplog.text.count("a request was found to end the worker") == 2
     monkeypatch.undo()
+
+
+def test_views_are_made_for_who_listens(service: Service) -> None:
+    listener: Subscription[LiveView] = Subscription(service._context, service._args.run_dir, LIVE_FEED, LiveView)
+    heard: LiveView | None = None
+    limit = time.monotonic() + 20
+    while heard is None and time.monotonic() < limit:
+        service._turn()
+        heard = listener.latest()
+    listener.close()
+    assert heard is not None
+    assert heard.slots == 0
 
 
 def test_a_turn_waits_no_longer_than_to_the_next_deadline(service: Service) -> None:

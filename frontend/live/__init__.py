@@ -1,0 +1,1 @@
+"""The live page: what the cluster does now, for people who look."""

@@ -1,0 +1,250 @@
+"""The frontend's part of the live page: files for everybody, events for who has a key, and a scheduler that is asked only while somebody looks."""
+
+import base64
+import contextlib
+import hashlib
+import http.client
+import json
+import tempfile
+import threading
+from array import array
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import zmq
+
+from frontend.access import ANYBODY
+from frontend.errors import ApiError
+from frontend.live.control import require_admin
+from messages.change import Declined, DrainCommand, ResumeCommand
+from messages.cluster import CONTROL, Command, CommandReply
+from messages.explain import Standing
+from messages.live import LIVE_FEED, Branch, LiveRows, LiveView
+from messages.request import Generate
+from tests.support.frontend_peers import MODEL, Frontend, Peers, cluster_state, running, silent
+from tests.support.waiting import wait_until
+from transport.columns import pack_f32, pack_i32, pack_i64, pack_u8
+from transport.key_file import new_key
+from transport.sockets import address
+from transport.watched_feed import WatchedFeed
+
+STATIC = Path(__file__).resolve().parents[2] / "frontend" / "static"
+OTHERS = 4711
+
+
+class Site:
+    def __init__(self, folder: Path) -> None:
+        made = {name: new_key(name, admin=name == "boss") for name in ("alice", "boss")}
+        self.keys = {name: key for name, (key, _) in made.items()}
+        file = folder / "keys"
+        file.write_text("".join(line.text() + "\n" for _, line in made.values()))
+        file.chmod(0o600)
+        self.file = str(file)
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.feed = WatchedFeed(self.context, folder, LIVE_FEED)
+        self.frontend: Frontend
+        self.peers: Peers
+
+    def as_(self, name: str) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.keys[name]}"}
+
+    def close(self) -> None:
+        self.feed.close()
+        self.context.term()
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Site]:
+    with tempfile.TemporaryDirectory(prefix="pw-") as folder:
+        site = Site(Path(folder))
+        with running(Path(folder), api_keys=site.file) as (site.frontend, site.peers):
+            yield site
+        site.close()
+
+
+class Page:
+    """An open stream of events."""
+
+    def __init__(self, connection: http.client.HTTPConnection, headers: dict[str, str]) -> None:
+        self._connection = connection
+        connection.request("GET", "/live/events", headers=headers)
+        self.response = connection.getresponse()
+        self._name = ""
+
+    def next(self, name: str) -> Any:
+        """The data of the next event of this name."""
+        while line := self.response.readline():
+            field, _, value = line.decode().strip().partition(": ")
+            if field == "event":
+                self._name = value
+            elif field == "data" and self._name == name:
+                return json.loads(value)
+        raise AssertionError(f"the stream ended before {name}")
+
+    def close(self) -> None:
+        self.response.close()
+        self._connection.close()
+
+
+@contextlib.contextmanager
+def page(site: Site, name: str) -> Iterator[Page]:
+    opened = Page(site.frontend.connection(), site.as_(name))
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+def column(text: str, code: str) -> list[Any]:
+    return list(array(code, base64.b64decode(text)))
+
+
+def view(*keys: int) -> LiveView:
+    """Every key runs in a slot and waits in the line too, with the same numbers."""
+    ones = pack_i32([7] * len(keys))
+    rows = LiveRows(
+        slot=pack_i32(range(len(keys))), key=pack_i64(keys), phase=pack_u8([2] * len(keys)), prompt=ones, length=ones, computed=ones, limit=ones,
+        cached=ones, preemptions=ones, age=pack_f32([1.5] * len(keys)),
+    )  # fmt: skip
+    line = [Standing(key=key, state="waiting", prompt_tokens=7, place=1 + place, waits_for="slot") for place, key in enumerate(keys)]
+    return LiveView(
+        time=1.0, slots=8, blocks=6, block_size=16, rows=rows, waiting=len(keys), waiting_tokens=7, line=line, waited=pack_f32([2.0] * len(keys)),
+        blocks_map=b"\xe4\x01", branches=[Branch(blocks=3, users=1)],
+    )  # fmt: skip
+
+
+def show(site: Site, shown: LiveView) -> None:
+    """To the frontend, once it listens."""
+    wait_until(lambda: site.feed.watched, "nobody listens")
+    site.feed.publish(shown)
+
+
+def test_files_need_no_key_and_allow_nothing_from_elsewhere(site: Site) -> None:
+    files = (("/", "index.html", "text/html"), ("/static/app.js", "app.js", "text/javascript"), ("/static/style.css", "style.css", "text/css"))
+    for path, name, kind in files:
+        status, headers, body = site.frontend.call("GET", path, headers={"Accept": "text/html,*/*"})
+        assert (status, headers["content-type"], body) == (200, f"{kind}; charset=utf-8", (STATIC / name).read_bytes())
+        policy = dict(part.split(" ", 1) for part in headers["content-security-policy"].split("; "))
+        assert policy["default-src"] == "'none'"
+        assert policy["script-src"] == policy["style-src"] == policy["connect-src"] == "'self'"
+        assert headers["x-content-type-options"] == "nosniff"
+        assert site.frontend.call("GET", path, headers={"Accept": "text/html", "If-None-Match": headers["etag"]})[::2] == (304, b"")
+    assert site.frontend.get("/static/nothing.js")[0] == 404
+    assert site.frontend.get("/static/..%2Faccess.py")[0] == 404
+    assert site.frontend.get("/static/__init__.py")[0] == 404
+
+
+def test_the_page_has_nothing_inline(site: Site) -> None:
+    text = (STATIC / "index.html").read_text()
+    assert " style=" not in text
+    assert "<style" not in text
+    assert " on" not in {word[:3] for word in text.split('"')[::2]}
+    assert text.count("<script") == text.count('<script type="module" src="/static/app.js"></script>') == 1
+
+
+def test_what_is_vendored_is_what_was_published() -> None:
+    told = json.loads((STATIC / "vendored.json").read_text())
+    for name, digest in told["files"].items():
+        assert hashlib.sha256((STATIC / name).read_bytes()).hexdigest() == digest, name
+
+
+def test_events_and_the_hint_need_a_key(site: Site) -> None:
+    assert site.frontend.get("/live/events")[0] == 401
+    assert site.frontend.get("/")[0] == 401
+    status, _, body = site.frontend.call("GET", "/", headers=site.as_("alice"))
+    assert (status, MODEL in body.decode()) == (200, True)
+
+
+def test_the_scheduler_is_listened_to_while_a_page_is_open(site: Site) -> None:
+    assert not site.feed.watched
+    with page(site, "boss") as first, page(site, "boss") as second:
+        assert (first.next("hello")["admin"], first.next("history").keys()) == (True, {"time", "series"})
+        show(site, view(OTHERS))
+        for opened in (first, second):
+            scene = opened.next("scene")
+            assert (scene["slots"], scene["waiting"], column(scene["rows"]["key"], "q"), column(scene["mine"], "B")) == (8, 1, [OTHERS], [1])
+            assert scene["branches"] == [{"blocks": 3, "users": 1}]
+            assert opened.next("blocks") == {"blocks": 6, "map": base64.b64encode(b"\xe4\x01").decode()}
+        assert {one["name"]: one["pid"] for one in second.next("processes")["processes"]} == {"tokenizer0": 1, "scheduler": 2, "worker0": 3}
+        assert first.next("sample")["series"]["running"] == [3.0]
+    wait_until(lambda: not site.feed.watched, "it still listens")
+
+
+def test_a_key_sees_its_own_requests_and_the_shape_of_others(site: Site) -> None:
+    site.peers.script = silent
+    with contextlib.closing(site.frontend.connection()) as connection, page(site, "alice") as opened:
+        connection.request("POST", "/v1/completions", json.dumps({"prompt": "A", "stream": True}), site.as_("alice"))
+        (own,) = site.peers.expect(Generate).keys
+        hello = opened.next("hello")
+        assert (hello["admin"], hello["keys"]) == (False, True)
+        show(site, view(OTHERS, own))
+        scene = opened.next("scene")
+        assert column(scene["mine"], "B") == [0, 1]
+        assert column(scene["rows"]["phase"], "B") == [2, 2]
+        assert column(scene["rows"]["key"], "q") == column(scene["line_key"], "q") == [0, own]
+        assert [column(scene["rows"][name], "i") for name in ("prompt", "length", "cached")] == [[0, 7]] * 3
+        assert column(scene["rows"]["age"], "f") == [0.0, 1.5]
+        assert [(one["place"], one["prompt_tokens"]) for one in scene["line"]] == [(1, 0), (2, 7)]
+        assert column(scene["waited"], "f") == [0.0, 2.0]
+        assert scene["branches"] == []
+        assert {one["pid"] for one in opened.next("processes")["processes"]} == {None}
+        status, _, body = site.frontend.call("GET", f"/v1/requests/{own}", headers=site.as_("alice"))
+        assert (status, json.loads(body)["choices"][0]["sequence"]) == (200, str(own))
+        assert site.frontend.call("GET", f"/v1/requests/{OTHERS}", headers=site.as_("alice"))[0] == 404
+
+
+def test_a_view_with_broken_columns_is_dropped(site: Site) -> None:
+    with page(site, "boss") as opened:
+        opened.next("history")
+        broken = msgspec.structs.replace(view(1), rows=LiveRows(**dict.fromkeys(LiveRows.__struct_fields__, b"xyz")))
+        show(site, broken)
+        wait_until(lambda: "a view of the scheduler was dropped" in site.frontend.log())
+        show(site, view(5))
+        assert column(opened.next("scene")["rows"]["key"], "q") == [5]
+
+
+def supervisor(site: Site, answers: list[CommandReply | bytes], heard: list[Any]) -> threading.Thread:
+    """Answers so many commands, in a thread."""
+
+    def answer() -> None:
+        socket = site.context.socket(zmq.REP)
+        socket.bind(address(Path(site.file).parent, CONTROL))
+        for reply in answers:
+            if socket.poll(20_000):
+                heard.append(msgspec.msgpack.decode(socket.recv(), type=Command))
+                socket.send(reply if isinstance(reply, bytes) else msgspec.msgpack.encode(reply))
+        socket.close(linger=1000)
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    return thread
+
+
+def test_an_administrator_drains_and_nobody_else(site: Site) -> None:
+    assert site.frontend.call("POST", "/live/drain")[0] == 401
+    assert site.frontend.call("POST", "/live/drain", headers=site.as_("alice"))[0] == 403
+    heard: list[Any] = []
+    thread = supervisor(site, [cluster_state(), cluster_state(), Declined("the cluster is stopping"), b""], heard)
+    orders = [("drain", 200), ("resume", 200), ("drain", 409), ("drain", 503)]
+    for path, status in orders:
+        assert site.frontend.call("POST", f"/live/{path}", headers=site.as_("boss"))[0] == status
+    thread.join()
+    assert heard == [DrainCommand(), ResumeCommand(), DrainCommand(), DrainCommand()]
+
+
+def test_without_keys_nobody_drains() -> None:
+    with pytest.raises(ApiError):
+        require_admin(ANYBODY, keys=False)
+
+
+def test_an_end_of_the_frontend_ends_its_streams(tmp_path: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix="pw-") as folder, running(Path(folder)) as (frontend, _):
+        opened = Page(frontend.connection(), {})
+        assert opened.next("hello")["keys"] is False
+        assert frontend.terminate() == 0
+        while opened.response.readline():
+            pass
+        opened.close()

@@ -1,0 +1,189 @@
+"""The live page in a real browser on a real cluster under load: what a person sees, and that the page asks nobody but the server."""
+
+import asyncio
+import contextlib
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from tests.support.browser import Watched, browser
+from tests.support.cluster import ROOT, Cluster, environment, running_cluster
+from transport.key_file import new_key
+
+pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
+from playwright.sync_api import expect
+
+STREAMS = 12
+pytestmark = pytest.mark.slow
+PATIENCE_MS = 30_000
+COLOURS = """(names) => {
+  const canvas = document.getElementById("lanes");
+  const probe = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+  const wanted = names.map((name) => {
+    probe.fillStyle = getComputedStyle(document.documentElement).getPropertyValue(`--${name}`);
+    probe.fillRect(0, 0, 1, 1);
+    return probe.getImageData(0, 0, 1, 1).data.slice(0, 3).join();
+  });
+  const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+  const counts = names.map(() => 0);
+  for (let at = 0; at < data.length; at += 4) {
+    const index = wanted.indexOf(`${data[at]},${data[at + 1]},${data[at + 2]}`);
+    if (index >= 0) counts[index] += 1;
+  }
+  return counts;
+}"""
+"""How many pixels of the lanes have each of these colours of the theme."""
+
+
+class Load:
+    """Streams in a thread, until it is told to stop."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._main()), daemon=True)
+        self._thread.start()
+
+    async def _main(self) -> None:
+        async with aiohttp.ClientSession() as session, asyncio.TaskGroup() as group:
+            for number in range(STREAMS):
+                group.create_task(self._stream(session, number))
+
+    async def _stream(self, session: aiohttp.ClientSession, number: int) -> None:
+        while not self._stop.is_set():
+            body = {"prompt": "a" * (1 + number % 3), "max_tokens": 90, "ignore_eos": True, "stream": True, "temperature": 1.0}
+            async with session.post(f"{self._url}/v1/completions", json=body) as answer:
+                async for _ in answer.content:
+                    if self._stop.is_set():
+                        return
+
+    def close(self) -> None:
+        self._stop.set()
+        self._thread.join(30)
+        assert not self._thread.is_alive()
+
+
+@pytest.fixture(scope="module")
+def opened() -> Iterator[Any]:
+    with browser() as found:
+        yield found
+
+
+@pytest.fixture
+def load(tiny: Cluster) -> Iterator[Load]:
+    running = Load(tiny.url)
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def page(opened: Any, tiny: Cluster) -> Iterator[Any]:
+    """The page, on which nothing goes wrong until its test is over."""
+    with contextlib.closing(opened.new_context(viewport={"width": 1440, "height": 1000})) as context:
+        context.set_default_timeout(PATIENCE_MS)
+        watched = Watched(context.new_page(), tiny.url)
+        watched.page.goto(tiny.url)
+        expect(watched.page.locator("#state")).to_have_text("live")
+        yield watched.page
+        assert watched.troubles == []
+
+
+def test_lanes_fill_and_a_preemption_is_seen(page: Any, load: Load) -> None:
+    page.wait_for_function(f"() => {{ const [run, gone] = ({COLOURS})(['decode', 'preempted']); return run > 500 && gone > 0; }}")
+    expect(page.locator("#queue tbody tr").first).to_be_visible()
+    assert page.locator("#queue tbody tr td").nth(1).inner_text()
+    expect(page.locator("#processes tbody tr")).to_have_count(4)
+    expect(page.locator("#processes tbody")).to_contain_text("worker0")
+    expect(page.locator("#branches tbody tr").first).to_be_visible()
+    expect(page.locator(".tile .value").first).to_have_text(re.compile("[0-9]"))
+    assert page.locator("#charts canvas").count() == 6
+    page.locator("#theme").click()
+    page.locator("#theme").click()
+    expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+    page.wait_for_function(f"() => ({COLOURS})(['decode'])[0] > 500")
+
+
+def test_a_request_is_found_with_the_keyboard_and_cancelled(page: Any, tiny: Cluster) -> None:
+    page.locator("#max_tokens").fill("100")
+    page.locator("#message").fill("b")
+    page.locator("#message").press("Enter")
+    page.wait_for_function(f"() => ({COLOURS})(['own'])[0] > 0")
+    page.locator("#lanes").focus()
+    detail = page.locator("#detail-body")
+    for _ in range(64):
+        page.keyboard.press("ArrowDown")
+        if "free" not in page.locator("#lanes-told").inner_text():
+            break
+    page.keyboard.press("Enter")
+    expect(detail).to_contain_text("/v1/chat/completions")
+    page.locator("#cancel").click()
+    expect(detail).to_contain_text("Cancelled: cancelled")
+    expect(page.locator("#talk .problem")).to_be_visible()
+    expect(page.locator("#send")).to_have_text("Send")
+
+
+def test_chat_streams_and_tells_probabilities(page: Any) -> None:
+    page.locator("#max_tokens").fill("12")
+    page.locator("#message").fill("a")
+    page.locator("#send").click()
+    expect(page.locator("#chat-told")).to_contain_text("ended by")
+    tokens = page.locator("#talk .token")
+    assert tokens.count() >= 1
+    clear = "rgba(0, 0, 0, 0)"
+    style = "(element) => getComputedStyle(element).backgroundColor"
+    assert tokens.first.evaluate(style) == clear
+    tokens.first.hover()
+    expect(page.locator("#chat-told")).to_contain_text("%")
+    page.locator("#shade").click()
+    page.mouse.move(1, 1)
+    assert tokens.first.evaluate(style) != clear
+
+
+def test_a_key_is_asked_for_and_an_administrator_drains(opened: Any, models: Path, tmp_path: Path) -> None:
+    key, line = new_key("boss", admin=True)
+    file = tmp_path / "keys"
+    file.write_text(line.text() + "\n")
+    file.chmod(0o600)
+    with (
+        running_cluster(models / "chain-byte", "--api-keys", str(file)) as cluster,
+        contextlib.closing(opened.new_context(viewport={"width": 1440, "height": 1000})) as context,
+    ):
+        context.set_default_timeout(PATIENCE_MS)
+        page = context.new_page()
+        page.goto(cluster.url)
+        for tried in ("pw-wrong", key):
+            expect(page.locator("#ask-key")).to_be_visible()
+            page.locator("#ask-key").fill(tried)
+            page.locator("#ask-key").press("Enter")
+        expect(page.locator("#state")).to_have_text("live")
+        expect(page.locator("#model")).to_contain_text("administrator")
+        page.locator("#drain").click()
+        expect(page.locator("#phase")).to_have_text("new requests are refused")
+        page.locator("#message").fill("a")
+        page.locator("#send").click()
+        expect(page.locator("#talk .problem")).to_be_visible()
+        page.locator("#drain").click()
+        expect(page.locator("#phase")).to_have_text("ready")
+        page.locator("#message").fill("a")
+        page.locator("#max_tokens").fill("3")
+        page.locator("#send").click()
+        expect(page.locator("#chat-told")).to_contain_text("ended by")
+        page.reload()
+        expect(page.locator("#state")).to_have_text("live")  # the tab has kept the key
+        assert key not in page.content()
+
+
+def test_top_shows_the_same_in_the_terminal(tiny: Cluster) -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "launch.py"), "top", "--once"], env=environment(tiny.root), capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.startswith(tiny.model)
+    for name in tiny.pids():
+        assert name in done.stdout

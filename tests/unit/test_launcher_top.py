@@ -1,0 +1,52 @@
+"""`top`: the screen that is made of what the stream tells."""
+
+import base64
+from typing import Any
+
+from launcher.top_text import screen, seconds
+from transport.columns import pack_f32, pack_i32, pack_i64, pack_u8
+
+
+def told(rows: int, line: int) -> dict[str, Any]:
+    ints = pack_i32([5] * rows)
+    columns = dict.fromkeys(("prompt", "length", "computed", "limit", "cached", "preemptions"), ints)
+    columns |= {"slot": pack_i32(range(rows)), "key": pack_i64([1] * rows), "phase": pack_u8([2] * rows), "age": pack_f32([61.0] * rows)}
+    scene = {
+        "time": 0.0, "slots": 8, "blocks": 10, "block_size": 16, "waiting": line, "waiting_tokens": 9, "branches": [],
+        "rows": {name: text(data) for name, data in columns.items()}, "waited": text(pack_f32([2.0] * line)),
+        "line": [{"place": place + 1, "waits_for": "slot", "prompt_tokens": 3, "first_token_seconds": 0.25} for place in range(line)],
+    }  # fmt: skip
+    process = {"name": "worker0", "phase": "ready", "pid": 7, "uptime": 3700.0, "restarts": 1, "cpu": 0.5, "memory": 2**20, "detail": ""}
+    series = {"generated": [12.0], "kv_running": [0.5], "kv_cached": [0.25], "first_p50": [None]}
+    return {"hello": {"model": "tiny"}, "scene": scene, "processes": {"processes": [process]}, "sample": {"time": [0.0], "series": series}}
+
+
+def text(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def test_everything_is_on_the_screen() -> None:
+    lines = screen(told(2, 1), 200, 40)
+    everything = "\n".join(lines)
+    assert lines[0].startswith("tiny  ")
+    for part in ("12 tokens/s", "running 2 of 8, waiting 1", "[####################==========..........] 50 % running", "up 1 h 1 min", "1 min 1 s",
+                 "a free slot", "in 250 ms"):  # fmt: skip
+        assert part in everything, part
+
+
+def test_the_screen_is_not_left() -> None:
+    for height in (16, 24, 50):
+        lines = screen(told(100, 60), 60, height)
+        assert len(lines) <= height
+        assert max(map(len, lines)) <= 60
+        assert any("more" in line for line in lines)
+
+
+def test_without_a_worker_there_is_a_screen_too() -> None:
+    empty = told(0, 0)
+    del empty["hello"], empty["sample"], empty["processes"]
+    assert "running 0 of 8" in "\n".join(screen(empty, 100, 24))
+
+
+def test_seconds_for_people() -> None:
+    assert [seconds(value) for value in (None, 2e-5, 0.02, 2.0, 63.0, 7300.0)] == ["-", "20 us", "20 ms", "2.0 s", "1 min 3 s", "2 h 1 min"]
