@@ -101,7 +101,8 @@ def _arguments(args: argparse.Namespace) -> list[str]:
     """Of `cluster start`."""
     given = {name: getattr(args, name) for name in PASSED_ON if getattr(args, name) is not None}
     model = ["--model-shape", args.model_shape, "--dummy-weights"] if args.model_shape else ["--model", args.model]
-    return [*model, *(part for name, value in given.items() for part in (f"--{name.replace('_', '-')}", str(value)))]
+    flags = ["--deterministic"] if args.deterministic else []
+    return [*model, *flags, *(part for name, value in given.items() for part in (f"--{name.replace('_', '-')}", str(value)))]
 
 
 def _warm(watch: Watch) -> bool:

@@ -154,9 +154,16 @@ def load(**changes: Any) -> ResidentEngine:
 
 
 @on_gpu
+def test_a_gpu_whose_share_is_taken(crowded: Callable[[float], None]) -> None:
+    crowded(2.3)
+    with pytest.raises(PoolError, match=r"no memory for keys and values: .* raise --gpu-memory-utilization"):
+        load(gpu_memory_utilization=0.9)
+
+
+@on_gpu
 @pytest.mark.timeout(300)
 def test_a_gpu_that_is_almost_full(crowded: Callable[[float], None]) -> None:
-    """With 1.1 GiB of weights: smaller steps that work in 2.3 GiB, their graphs too, and a sentence with less than that."""
+    """With 1.1 GiB of weights: smaller steps that work in 2.3 GiB, and their graphs too."""
     crowded(2.3)
     engine = load(max_step_tokens=32_768, gpu_memory_utilization=1.0)
     try:
@@ -170,8 +177,6 @@ def test_a_gpu_that_is_almost_full(crowded: Callable[[float], None]) -> None:
         assert engine.graphs > 0
     finally:
         engine.close()
-    with pytest.raises(PoolError, match=r"no memory for keys and values: .* raise --gpu-memory-utilization"):
-        load(gpu_memory_utilization=0.9)
 
 
 @on_gpu
