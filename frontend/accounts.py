@@ -33,7 +33,7 @@ class Used(Protocol):
 
 
 class Bucket:
-    """`size` units a minute; 0: as many as one likes. The `level` may be below 0."""
+    """`size` units a minute; 0: as many as one likes, and nothing is owed for them. The `level` may be below 0."""
 
     def __init__(self, size: int, now: float) -> None:
         self.size = size
@@ -46,7 +46,7 @@ class Bucket:
         self.size = size
 
     def fill(self, now: float) -> None:
-        self.level = min(float(self.size), self.level + (now - self._at) * self.size / MINUTE)
+        self.level = min(float(self.size), self.level + (now - self._at) * self.size / MINUTE) if self.size else 0.0
         self._at = now
 
     def seconds_to(self, level: float) -> float:
@@ -66,10 +66,10 @@ class Account:
 
     def enter(self, used: Used, limits: KeyLimits, now: float) -> None:
         """One more request, if the `limits`, which may be others than before, let it. Raises ApiError 429."""
+        self._settle(now)
         self._limits = limits
         self._requests.resize(limits.rpm)
         self._tokens.resize(limits.tpm)
-        self._settle(now)
         if limits.requests and len(self._running) >= limits.requests:
             oldest = min(other.began for other in self._running)
             message = f"This API key may have {limits.requests} requests at once, and has {len(self._running)}."

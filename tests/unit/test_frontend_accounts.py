@@ -123,6 +123,15 @@ def test_limits_that_are_changed_count_from_the_next_request() -> None:
     assert bench.accounts.headers("alice")["x-ratelimit-limit-requests"] == "4"
 
 
+def test_what_was_free_is_not_owed_once_there_is_a_limit() -> None:
+    bench = Bench()
+    for _ in range(500):
+        bench.begin(KeyLimits(tpm=1000)).end()
+    bench.begin(KeyLimits(rpm=2, tpm=1000)).end()
+    bench.begin(KeyLimits(rpm=2, tpm=1000)).end()
+    assert bench.refusal(KeyLimits(rpm=2, tpm=1000)) == (REQUESTS, 30)
+
+
 def test_accounts_that_owe_nothing_are_forgotten() -> None:
     bench, limits, names = Bench(), KeyLimits(rpm=10, tpm=10), (f"key{number}" for number in count())
     held = bench.begin(limits, "held")
@@ -132,6 +141,13 @@ def test_accounts_that_owe_nothing_are_forgotten() -> None:
     bench.begin(limits, next(names)).end()
     assert sorted(bench.accounts._accounts) == ["held", f"key{MAX_IDLE}"]
     held.end()
+
+
+def test_accounts_without_rates_owe_nothing() -> None:
+    bench = Bench()
+    for number in range(MAX_IDLE + 1):
+        bench.begin(KeyLimits(requests=1), f"key{number}").end()
+    assert list(bench.accounts._accounts) == [f"key{MAX_IDLE}"]
 
 
 @pytest.mark.parametrize(
