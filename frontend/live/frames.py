@@ -4,14 +4,16 @@ from collections.abc import Collection
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from messages.cluster import ClusterState
 from messages.explain import Standing
 from messages.live import Branch, LiveRows, LiveView
-from transport.columns import pack_f32, pack_i64, pack_u8, view_f32, view_i64
+from transport.columns import I32, I64, pack_f32, pack_i32, pack_i64, pack_u8, view_f32, view_i32, view_i64
 
 _encode = msgspec.json.Encoder().encode
 _NUMBERS = ("prompt", "length", "computed", "limit", "cached", "preemptions", "age")
+"""Columns of four bytes a row; 0 is the same in all of them."""
 
 
 class Hello(msgspec.Struct, kw_only=True):
@@ -78,10 +80,11 @@ def scene(view: LiveView, own: Collection[int] | None = None) -> bytes:
     """For who may see the sequences of the keys in `own`, or with None all. Raises transport.columns.ColumnError."""
     rows, line, waited, branches = view.rows, view.line, view.waited, view.branches
     keys = view_i64(rows.key)
+    numbers = {name: view_i32(getattr(rows, name), keys.size) for name in _NUMBERS}
     mine = np.ones(keys.size, dtype=np.bool_)
     if own is not None:
         mine = np.isin(keys, np.asarray(list(own), dtype=np.int64))
-        rows, branches = _masked(rows, mine), []
+        rows, branches = _masked(rows, keys, numbers, mine), []
         line = [one if one.key in own else _hidden(one) for one in line]
         waited = pack_f32([seconds if one.key else 0.0 for one, seconds in zip(line, view_f32(waited, len(line)), strict=True)])
     shown = Scene(
@@ -101,11 +104,10 @@ def scene(view: LiveView, own: Collection[int] | None = None) -> bytes:
     return event("scene", shown)
 
 
-def _masked(rows: LiveRows, mine: "np.ndarray[tuple[int, ...], np.dtype[np.bool_]]") -> LiveRows:
+def _masked(rows: LiveRows, keys: I64, numbers: dict[str, I32], mine: NDArray[np.bool_]) -> LiveRows:
     """Columns whose values are 0 where they are somebody else's."""
-    columns = {name: np.frombuffer(getattr(rows, name), dtype="<u4") for name in _NUMBERS}
-    hidden = {name: np.where(mine, column, 0).astype("<u4").tobytes() for name, column in columns.items()}
-    return msgspec.structs.replace(rows, key=np.where(mine, view_i64(rows.key), 0).astype("<i8").tobytes(), **hidden)
+    hidden = {name: pack_i32(np.where(mine, column, 0)) for name, column in numbers.items()}
+    return msgspec.structs.replace(rows, key=pack_i64(np.where(mine, keys, 0)), **hidden)
 
 
 def _hidden(one: Standing) -> Standing:
