@@ -43,7 +43,6 @@ class Core:
         if name is not None and name not in self.view.models:
             raise ApiError(404, "model_not_found", f"The model {name[:128]!r} does not exist; this server has {self.view.model!r}.", "model")
 
-
     def timeout(self, asked: float | None) -> float | None:
         """Seconds that a request may take which has asked for so many; None: as long as it likes. Raises ApiError 400 above the server's maximum."""
         most = self.args.max_timeout

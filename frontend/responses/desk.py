@@ -9,7 +9,6 @@ from frontend.responses.store import Kept, Store
 
 _ID = re.compile(r"resp_([0-9a-f]{2})[0-9a-f]{32}")
 
-
 AT_ONCE = 256
 """Background responses that the engine has at a time, of one frontend: the others wait here, so that its line has room for clients who wait."""
 
