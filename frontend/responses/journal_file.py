@@ -156,7 +156,9 @@ class JournalFile:
         try:
             _write(self._file, b"".join(packed), self._end)
         except OSError:
+            self.doubtful = True  # until nothing of it is left: shorter records over it would leave whole ones behind them
             os.ftruncate(self._file, self._end)
+            self.doubtful = False
             raise
         try:
             self._synchronise()

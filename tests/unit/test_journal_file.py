@@ -179,6 +179,30 @@ def test_what_the_disk_did_not_confirm_is_not_relied_on(tmp_path: Path, monkeypa
     assert opened(path) == (expected([first, third]), 0)
 
 
+def test_records_that_could_not_be_taken_back_do_not_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half written, and the file cannot be cut: the record behind the first one is whole there, and a shorter one would stop before it."""
+    path = tmp_path / "journal"
+    file = JournalFile(path)
+    write = os.pwrite
+
+    def half(descriptor: int, data: memoryview, offset: int) -> int:
+        if len(data) < 4000:
+            raise OSError(errno.EIO, "Input/output error")
+        return write(descriptor, data[: len(data) - 3000], offset)
+
+    def broken(descriptor: int, size: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "pwrite", half)
+    monkeypatch.setattr(os, "ftruncate", broken)
+    with pytest.raises(OSError, match="Input/output"):
+        file.append([accepted(1), accepted(2), accepted(3, "y" * 4000)])
+    monkeypatch.undo()
+    file.append([Concluded(id=name_of(9), body=b"{}")])
+    file.close()
+    assert opened(path) == ({}, 0)
+
+
 def test_what_was_begun_anew_and_not_ended_is_no_obstacle(tmp_path: Path) -> None:
     path = tmp_path / "journal"
     file = JournalFile(path)
