@@ -64,7 +64,8 @@ export class Chat {
     if (!text) return;
     if (!this.messages.length) this.talk.replaceChildren();
     this.input.value = "";
-    this.messages.push({ role: "user", content: text });
+    const { messages } = this; // another list once the talk is cleared
+    messages.push({ role: "user", content: text });
     this.talk.append(make("p", "said user", text));
     const answer = make("p", "said answer");
     this.talk.append(answer);
@@ -76,8 +77,8 @@ export class Chat {
       if (error.name === "AbortError") answer.append(make("span", "aside", " stopped"));
       else answer.append(make("span", "aside problem", error.message));
     }
-    if (answer.said) this.messages.push({ role: "assistant", content: answer.said });
-    else this.messages.pop();
+    if (answer.said) messages.push({ role: "assistant", content: answer.said });
+    else messages.pop();
     this.abort = null;
     this.own.clear();
     setText(this.send, "Send");
