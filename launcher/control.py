@@ -9,6 +9,8 @@ import zmq
 
 from launcher.errors import LauncherError
 from messages.cluster import CONTROL, Command, CommandReply
+from transport import command as transport
+from transport.command import NoAnswerError
 from transport.sockets import address
 
 log = logging.getLogger(__name__)
@@ -47,19 +49,9 @@ class ControlServer:
         self._socket.close()
 
 
-def ask(run_dir: Path, command: Command, seconds: float = 3.0) -> CommandReply:
+def ask(run_dir: Path, command: Command) -> CommandReply:
     """Send one command to the supervisor of `run_dir`. Raises LauncherError when it does not answer in time."""
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    socket = context.socket(zmq.REQ)
     try:
-        socket.setsockopt(zmq.LINGER, 0)
-        socket.connect(address(run_dir, CONTROL))
-        socket.send(msgspec.msgpack.encode(command))
-        if not socket.poll(round(seconds * 1000)):
-            raise LauncherError(f"the supervisor of {run_dir} does not answer")
-        return msgspec.msgpack.decode(socket.recv(), type=CommandReply)
-    except msgspec.DecodeError as error:
-        raise LauncherError(f"the supervisor of {run_dir} gave an answer that makes no sense: {error}") from error
-    finally:
-        socket.close()
-        context.term()
+        return transport.ask(run_dir, command)
+    except NoAnswerError as error:
+        raise LauncherError(str(error)) from error

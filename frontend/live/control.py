@@ -1,17 +1,12 @@
 """What an administrator may ask of the supervisor on the live page: to take no more requests, and to take them again."""
 
-from typing import Any
-
 import msgspec
-import zmq
 
 from frontend.access import Caller
 from frontend.errors import ApiError
 from messages.change import Declined, DrainCommand, ResumeCommand
-from messages.cluster import CONTROL, CommandReply
-from transport.sockets import address
+from transport.command import NoAnswerError, ask
 
-PATIENCE_SECONDS = 3.0
 RETRY_SECONDS = 2.0
 
 
@@ -29,20 +24,9 @@ def require_admin(caller: Caller, keys: bool) -> None:
 
 def order(run_dir: str, command: DrainCommand | ResumeCommand) -> None:
     """Blocks. Raises ApiError: 409 when the supervisor declines, 503 when it does not answer in time."""
-    context: zmq.Context[Any] = zmq.Context()
-    socket = context.socket(zmq.REQ)
-    socket.setsockopt(zmq.LINGER, 0)
     try:
-        socket.connect(address(run_dir, CONTROL))
-        socket.send(msgspec.msgpack.encode(command))
-        answered = socket.poll(round(PATIENCE_SECONDS * 1000))
-        answer = msgspec.msgpack.decode(socket.recv(), type=CommandReply) if answered else None
-    except msgspec.DecodeError:
-        answer = None
-    finally:
-        socket.close()
-        context.term()
-    if answer is None:
-        raise ApiError(503, "no_answer", "The supervisor does not answer.", retry_after=RETRY_SECONDS)
+        answer = ask(run_dir, command)
+    except NoAnswerError as error:
+        raise ApiError(503, "no_answer", "The supervisor does not answer.", retry_after=RETRY_SECONDS) from error
     if isinstance(answer, Declined):
         raise ApiError(409, "declined", f"Not now: {answer.reason}.")
