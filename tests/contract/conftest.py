@@ -1,4 +1,4 @@
-"""A frontend for the tests of one file, with the test as its peers."""
+"""A process for the tests of one file, with the test as its peers."""
 
 import tempfile
 from collections.abc import Iterator
@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.frontend_peers import Frontend, Peers, running, say
+from tests.support.tokenizer_neighbours import Neighbours
 from tests.support.utterances import with_parsers
 from tests.support.waiting import wait_until
 
@@ -37,3 +38,10 @@ def reading() -> Iterator[Pair]:
         peers.state = with_parsers()
         wait_until(lambda: b'"tool_parser":"hermes"' in frontend.get("/v1/models")[2])
         yield frontend, peers
+
+
+@pytest.fixture(scope="module")
+def byte(models: Path) -> Iterator[Neighbours]:
+    """A tokenizer process; files whose tests end it have one for each test."""
+    with tempfile.TemporaryDirectory(prefix="pw-") as folder, Neighbours(Path(folder), models / "chain-byte") as neighbours:
+        yield neighbours.start()

@@ -1,8 +1,5 @@
 """The tokenizer process alone: constraints on tokens and logprobs of prompts on their way to the scheduler and back."""
 
-import tempfile
-from collections.abc import Iterator
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -14,12 +11,6 @@ from messages.text import Ended, Started
 from messages.tokens import FINISH_LENGTH, PromptScores
 from tests.support.tokenizer_neighbours import Neighbours, generate, tokens
 from transport.columns import pack_f32, pack_i32
-
-
-@pytest.fixture(scope="module")
-def byte(models: Path) -> Iterator[Neighbours]:
-    with tempfile.TemporaryDirectory(prefix="pw-") as folder, Neighbours(Path(folder), models / "chain-byte") as neighbours:
-        yield neighbours.start()
 
 
 def admitted(neighbours: Neighbours) -> Admit:

@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,12 +28,6 @@ SLOW = Constraint("json_schema", json.dumps({"type": "object", "properties": {f"
 
 def _having(name: str) -> dict[str, Any]:
     return {"type": "object", "properties": {name: {"type": "integer"}}}
-
-
-@pytest.fixture(scope="module")
-def byte(models: Path) -> Iterator[Neighbours]:
-    with tempfile.TemporaryDirectory(prefix="pw-") as folder, Neighbours(Path(folder), models / "chain-byte") as neighbours:
-        yield neighbours.start()
 
 
 def trials(neighbours: Neighbours) -> list[psutil.Process]:

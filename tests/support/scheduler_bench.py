@@ -14,6 +14,7 @@ from messages.text import Problem
 from messages.tokens import FINISH_ERROR, RUNNING, PromptScores, Refused, Tokens
 from scheduler.args import SchedulerArgs
 from scheduler.engine import Engine
+from scheduler.session import Session
 from tests.support.null_worker import NullWorker
 from transport.columns import pack_i32, view_f32, view_i32, view_i64, view_u8
 
@@ -244,6 +245,11 @@ class Bench:
             if not self.step():
                 return
         raise AssertionError("the scheduler does not come to rest")
+
+
+def session_of(bench: Bench) -> Session:
+    assert bench.engine.session is not None
+    return bench.engine.session
 
 
 def prompt_of(length: int, seed: int = 0, vocab: int = 29) -> list[int]:

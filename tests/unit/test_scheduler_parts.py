@@ -12,9 +12,8 @@ from scheduler.deadlines import FLOOR, SILENT, TIMES, WATCHED, Deadlines, Work
 from scheduler.epochs import Epochs
 from scheduler.errors import InvariantError
 from scheduler.geometry import geometry_of
-from scheduler.session import Session
 from scheduler.waiting import AGEING_SECONDS, MAX_PRIORITY, score
-from tests.support.scheduler_bench import Bench, attached, prompt_of
+from tests.support.scheduler_bench import Bench, attached, prompt_of, session_of
 
 
 def test_epochs_hold_until_their_plan_has_retired() -> None:
@@ -116,11 +115,6 @@ def test_in_haste_the_floor_is_lower_and_there_is_no_patience() -> None:
     deadlines.silent = False
     suspects.clear()
     assert deadlines.of(unknown) == 60.0
-
-
-def session_of(bench: Bench) -> Session:
-    assert bench.engine.session is not None
-    return bench.engine.session
 
 
 def test_a_row_without_its_request_is_a_broken_invariant() -> None:

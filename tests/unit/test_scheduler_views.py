@@ -9,19 +9,13 @@ import zmq
 from messages.live import BLOCK_CACHED, BLOCK_FREE, BLOCK_RUNNING, BLOCK_SHARED, DECODE, LIVE_FEED, MOST_LINE, PAUSED, PREFILL, LiveView
 from messages.result import StepResult
 from scheduler import views as views_module
-from scheduler.session import Session
 from scheduler.step_times import StepTimes
 from scheduler.views import Views
-from tests.support.scheduler_bench import Bench, prompt_of
+from tests.support.scheduler_bench import Bench, prompt_of, session_of
 from tests.support.waiting import wait_until
 from transport.columns import view_f32, view_i32, view_i64, view_u8
 from transport.sockets import Subscription
 from transport.watched_feed import WatchedFeed
-
-
-def session_of(bench: Bench) -> Session:
-    assert bench.engine.session is not None
-    return bench.engine.session
 
 
 def listen(listener: Subscription[LiveView]) -> LiveView:
