@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     load.add_argument("--loads", type=_loads, default=list(LOADS), metavar="X,X", help=text)
     load.add_argument("--streams", type=STREAMS, default=32, metavar="N", help="closed loop that measures the capacity: so many at once (32)")
     load.add_argument("--capacity", type=POSITIVE, metavar="R", help="requests a second that are the capacity, instead of measuring it")
-    load.add_argument("--seconds", type=number(1, 3600), default=30.0, metavar="S", help=f"of each load; the first {WARM_UP:.0%} do not count (30)")
+    load.add_argument("--seconds", type=number(1, 3600), default=30.0, metavar="S", help=f"of each load; the first {WARM_UP:.0%}% do not count (30)")
     load.add_argument("--ttft", type=POSITIVE, default=2.0, metavar="S", help="goodput counts requests whose first token came within so long (2)")
     load.add_argument("--prompt-tokens", type=COUNT, default=64, metavar="N", help="tokens per prompt (64)")
     load.add_argument("--max-tokens", type=COUNT, default=32, metavar="N", help="tokens generated per request (32)")

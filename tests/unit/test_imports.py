@@ -243,6 +243,19 @@ def test_command_line_is_pinned() -> None:
     assert dict(flags(build_parser())) == CLI
 
 
+def helps(parser: argparse.ArgumentParser) -> Iterator[str]:
+    yield parser.format_help()
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for child in action.choices.values():
+                yield from helps(child)
+
+
+def test_every_command_has_a_help_that_prints() -> None:
+    """A % in a help text is argparse's."""
+    assert all(text.startswith("usage: ") for text in helps(build_parser()))
+
+
 def test_http_routes_are_pinned() -> None:
     from frontend.service import make_app
 
