@@ -36,7 +36,7 @@ class Deadlines:
     """
 
     def __init__(self, allowance: float, watched: object = None) -> None:
-        self._allowance = allowance or math.inf
+        self.allowance = allowance or math.inf
         self._slowest: dict[tuple[int, int, int], float] = {}
         self._patience: dict[tuple[int, int, int], float] = {}
         self._largest = 1
@@ -52,14 +52,14 @@ class Deadlines:
 
     def of(self, work: Work) -> float:
         """Seconds that this step may take."""
-        if self._allowance == math.inf:
+        if self.allowance == math.inf:
             return math.inf
         seconds, floor = self._slowest.get(work.kind), self._floor
         least = floor or FLOOR
         if seconds is None:
-            least = self._allowance if floor is None else FLOOR
+            least = self.allowance if floor is None else FLOOR
             seconds = self._seconds * max(1.0, (work.prefill + work.rows) / self._largest)
-        return max(min(least, self._allowance), TIMES * seconds) * (1.0 if floor else self._patience.get(work.kind, 1.0))
+        return max(min(least, self.allowance), TIMES * seconds) * (1.0 if floor else self._patience.get(work.kind, 1.0))
 
     def add(self, work: Work, seconds: float) -> None:
         """A step took so long."""

@@ -113,7 +113,7 @@ class Engine:
             self.tally.add("expired")
             self._fail(request, EXPIRED)
         if self.session is not None:
-            orders, alone = self._grammars.orders(self.session, self._suspects.trial)
+            orders, alone = self._grammars.orders(self.session, self._suspects.trial, now)
             self._out += [(self._args.worker, order) for order in orders]
             if alone:
                 return
@@ -169,12 +169,12 @@ class Engine:
         return None if self.session is None else self.session.geometry
 
     def overdue(self, now: float) -> str | None:
-        """That the worker hangs, as a sentence: it has not answered a plan within its deadline."""
-        return None if self.session is None else self.session.overdue(self.deadlines, self._since, now)
+        """That the worker hangs, as a sentence: it has not answered a plan, or compiled a grammar, within its deadline."""
+        return None if self.session is None else self.session.overdue(self.deadlines, self._since, now) or self._grammars.late(now, self.deadlines)
 
     def give_up(self, now: float) -> str | None:
         """Why the worker is to be killed; said once for each session. The next step of the kind that is overdue gets more time."""
-        return None if self.session is None else self.session.give_up(self.deadlines, self._since, now)
+        return None if self.session is None else self.session.give_up(self.deadlines, self._since, now, self._grammars.late(now, self.deadlines))
 
     def awaited(self, now: float) -> dict[str, float]:
         """Seconds for which the oldest plan in flight has been awaited, and after which it is late (0 and 0: none is; the latter 0: never)."""

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 
 from messages.plan import Prepare
 from messages.text import Problem
+from scheduler.deadlines import Deadlines
 from scheduler.grammar import Grammar
 from scheduler.session import Session
 
@@ -32,6 +33,7 @@ class Grammars:
         self._wanted: OrderedDict[int, Grammar] = OrderedDict()
         self._unused: OrderedDict[int, Grammar] = OrderedDict()
         self._asked: Grammar | None = None
+        self._since = 0.0
         self._prepared = 0
         self._forget: list[int] = []
         self._number = 0
@@ -41,13 +43,20 @@ class Grammars:
         """The worker compiles one."""
         return self._asked is not None
 
-    def orders(self, session: Session, trial: bool) -> tuple[list[Prepare], bool]:
-        """What to send now, and whether no plan may be sent before it was answered. `trial`: rows are tried apart, and must be the only suspects."""
+    def orders(self, session: Session, trial: bool, now: float) -> tuple[list[Prepare], bool]:
+        """What to send `now`, and whether no plan may be sent before it was answered. `trial`: rows are tried apart, the only suspects."""
         following = self._asked or self._next()
         alone = following is not None and (trial or following.strikes > 0)
         if following is None or self._asked is not None or (alone and session.inflight):
             return [], alone
+        self._since = now
         return [self._ask(following, session.number)], alone
+
+    def late(self, now: float, deadlines: Deadlines) -> str | None:
+        """That the worker has not compiled what it was asked for in time, as a sentence."""
+        if self._asked is None or now - self._since <= deadlines.allowance:
+            return None
+        return f"the form of an answer was not compiled in {deadlines.allowance:.0f} s"
 
     def join(self, program: str) -> Grammar:
         """A live sequence needs it."""

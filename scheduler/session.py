@@ -291,13 +291,15 @@ class Session:
         work = self.inflight[0].work
         return f"no result for {limit:.0f} s of a step with {work.prefill} prompt tokens and {work.rows} decode rows"
 
-    def give_up(self, deadlines: Deadlines, since: float, now: float) -> str | None:
-        """What `overdue` says, once."""
-        if self.given_up is not None or (why := self.overdue(deadlines, since, now)) is None:
+    def give_up(self, deadlines: Deadlines, since: float, now: float, otherwise: str | None) -> str | None:
+        """What `overdue` says, or else `otherwise`, once."""
+        if self.given_up is not None:
             return None
-        deadlines.missed(self.inflight[0].work)
-        self.given_up = why
-        return why
+        late = self.overdue(deadlines, since, now)
+        if late is not None:
+            deadlines.missed(self.inflight[0].work)
+        self.given_up = late or otherwise
+        return self.given_up
 
     def poison(self, why: str) -> Poison:
         """All its plans, which ended the worker."""

@@ -104,6 +104,9 @@ class GrammarChecks:
             except ChildError as error:
                 log.error("a grammar cannot be tried: %s", error)
                 self._back(self._not_tried, failed, str(error))
+            except Exception as error:  # whatever is wrong with one, this thread tries the next
+                log.exception("a grammar could not be tried")
+                self._back(self._not_tried, failed, repr(error))
             else:
                 self._back(self._finish, constraint, verdict, done, failed)
 

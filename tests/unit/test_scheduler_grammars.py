@@ -144,9 +144,22 @@ def test_answers_of_another_time_change_nothing() -> None:
     assert not bench.worker.pending
 
 
+def test_a_worker_that_does_not_come_to_an_end_with_one_hangs() -> None:
+    bench = Bench(step_deadline=60.0)
+    key = bench.admit(prompt_of(5), 3, program="good")[0]
+    assert len(orders(bench)) == 1
+    why = "the form of an answer was not compiled in 60 s"
+    assert [bench.engine.give_up(bench.now + later) for later in (59, 61, 61)] == [None, why, None]
+    assert bench.engine.overdue(bench.now + 61) == why
+    bench.worker.restart()
+    bench.settle()
+    assert bench.engine.overdue(bench.now + 1000) is None
+    assert bench.clients["tokenizer0"].finish[key] == FINISH_LENGTH
+
+
 def answered(grammars: Grammars, bench: Bench) -> Prepare:
     assert bench.engine.session is not None
-    (order,), _ = grammars.orders(bench.engine.session, trial=False)
+    (order,), _ = grammars.orders(bench.engine.session, trial=False, now=0.0)
     grammars.answered(order.grammar, True)
     return order
 
@@ -169,14 +182,14 @@ def test_the_worker_has_so_many_at_most(monkeypatch: pytest.MonkeyPatch) -> None
     answered(grammars, bench)
     third = grammars.join("c")
     assert bench.engine.session is not None
-    assert grammars.orders(bench.engine.session, trial=True) == ([], False)
+    assert grammars.orders(bench.engine.session, trial=True, now=0.0) == ([], False)
     grammars.leave(first)
     order = answered(grammars, bench)
     assert (order.program, order.forget) == ("c", [1])
     grammars.leave(third)
     fourth = grammars.join("d")
     grammars.leave(fourth)
-    assert grammars.orders(bench.engine.session, trial=False) == ([], False)
+    assert grammars.orders(bench.engine.session, trial=False, now=0.0) == ([], False)
 
 
 def test_one_that_is_asked_for_is_kept_until_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,7 +199,7 @@ def test_one_that_is_asked_for_is_kept_until_the_answer(monkeypatch: pytest.Monk
     answered(grammars, bench)
     asked = grammars.join("b")
     assert bench.engine.session is not None
-    grammars.orders(bench.engine.session, trial=False)
+    grammars.orders(bench.engine.session, trial=False, now=0.0)
     grammars.leave(ready)
     assert all(grammars.facts([asked]).values())
     assert grammars.busy
