@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 import time
 from typing import Any
 
@@ -168,15 +169,20 @@ class Server:
         self._core.dispatcher.follow()
         self._core.metrics.serve(self._core.view.model)
         self._keepers.follow()
-        dropped = sum(outbox.dropped for outbox in self._outboxes.values())
-        gauges, counters = self._requests(), {"bad_frames": float(self._inbox.bad_frames), "dropped_sends": float(dropped)}
-        counters["stalled_connections"] = float(self._connections.stalled)
-        if self._args.peers and (now := time.monotonic()) - self._sampled >= SAMPLE_SECONDS:
-            self._samples, self._sampled = report(self._core.metrics.registry), now
-        self._reporter.numbers(gauges | self._samples[0], counters | self._samples[1])
+        gauges = self._tell(time.monotonic())
         if (standing := (gauges[INTAKE], gauges[BEGUN] > 0, gauges[OPEN] > 0)) != self._standing:
             self._standing = standing
             self._reporter.hurry()  # somebody may wait for it
+
+    def _tell(self, now: float) -> dict[str, float]:
+        """The numbers of the next heartbeat; the gauges among them that are not of a metric. All metrics take a while: not each time."""
+        dropped = sum(outbox.dropped for outbox in self._outboxes.values())
+        gauges, counters = self._requests(), {"bad_frames": float(self._inbox.bad_frames), "dropped_sends": float(dropped)}
+        counters["stalled_connections"] = float(self._connections.stalled)
+        if self._args.peers and now - self._sampled >= SAMPLE_SECONDS:
+            self._samples, self._sampled = report(self._core.metrics.registry), now
+        self._reporter.numbers(gauges | self._samples[0], counters | self._samples[1])
+        return gauges
 
     def _requests(self) -> dict[str, float]:
         state, dispatcher = self._core.view.state, self._core.dispatcher
@@ -220,6 +226,7 @@ class Server:
         return next((process.leave_seconds for process in self._core.view.processes if process.name == self._args.name), None)
 
     def _close(self) -> None:
+        self._tell(math.inf)  # what has ended since the last time is in the sums of those that go on
         self._inbox.close()
         self._cluster.close()
         for outbox in self._outboxes.values():

@@ -176,6 +176,10 @@ class Child:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
 
+    def forgive(self, seconds: float, now: float) -> None:
+        """So much of its silence does not count."""
+        self._heard = min(now, self._heard + seconds)
+
     def kill_if_hung(self, now: float, limit: float) -> bool:
         """SIGKILL it when it has been silent for more than `limit` seconds; True when that was done.
 

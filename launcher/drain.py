@@ -1,6 +1,7 @@
 """`cluster drain` and `cluster resume`: no new requests, and all others finish."""
 
 import argparse
+import sys
 import time
 from collections.abc import Callable
 
@@ -48,7 +49,11 @@ def drain(cluster: Cluster, wait: float | None) -> bool:
         left = unfinished(state.processes, state.intake)
         return None if left is not None and not left else f"draining: {left or 'asking the frontends'}"
 
-    return waited(cluster, wait, finished)
+    try:
+        return waited(cluster, wait, finished)
+    except KeyboardInterrupt:
+        print(f"the cluster on port {cluster.info.port} goes on draining; it takes requests again with: {program()} cluster resume", file=sys.stderr)
+        raise
 
 
 def commanded(cluster: Cluster, command: Command) -> ClusterState:

@@ -1,6 +1,7 @@
 """Starts the processes of a cluster, watches them, restarts them, tells everyone their state, and ends them in order."""
 
 import logging
+import math
 import os
 import signal
 import time
@@ -32,6 +33,8 @@ SETTLE_SECONDS = 0.3
 CUT_SECONDS = 1.5
 """For the frontends to end what has not finished in time."""
 STAGE_SECONDS = 5.0
+PAUSE_SECONDS = 1.0
+"""A supervisor that did not run for longer (it was stopped, or the machine was) heard nobody, which is nobody's silence."""
 INTERRUPTED = 130
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -91,6 +94,7 @@ class Supervisor:
         self._code = 0
         self._changed = True
         self._published = 0.0
+        self._ticked = math.inf
         self._signals = 0
         self._stop_seconds: float | None = None
         self._stage = -1
@@ -133,6 +137,7 @@ class Supervisor:
 
     def _tick(self, messages: list[ToSupervisor], control: ControlServer, feed: Feed, death_fd: int) -> None:
         now = time.monotonic()
+        self._forgive(now)
         for message in messages:
             child = self._children.get(message.name)
             if isinstance(message, Hung):
@@ -154,6 +159,13 @@ class Supervisor:
         self._publish(feed, now)
 
     # Deaths and restarts
+
+    def _forgive(self, now: float) -> None:
+        """What was said while this process did not run may still be on its way."""
+        if (missed := now - self._ticked) > PAUSE_SECONDS:
+            for child in self._children.values():
+                child.forgive(missed, now)
+        self._ticked = now
 
     def _kill_hung(self, now: float) -> None:
         if self._hang_timeout <= 0 or self._stop_seconds is not None:

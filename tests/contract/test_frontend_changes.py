@@ -1,6 +1,8 @@
 """The frontend alone over its real sockets: what it does while the cluster drains, while another model comes, and when it alone is to leave."""
 
+import contextlib
 import json
+import queue
 import signal
 import socket
 import threading
@@ -16,7 +18,7 @@ from messages.change import LOADING, Change
 from messages.cluster import BEGUN, CHANGING, DRAINING, INTAKE, OPEN, ClusterState
 from messages.request import Cancel, Delivered, Generate
 from messages.text import Ended, Started, TextDelta
-from tests.support.frontend_peers import FRONTEND, MODEL, TIMEOUT, Frontend, Peers, cluster_state, running, say, silent
+from tests.support.frontend_peers import FRONTEND, MODEL, OTHER, TIMEOUT, Frontend, Peers, cluster_state, running, say, silent
 
 PATH = "/v1/chat/completions"
 BODY = {"messages": [{"role": "user", "content": "A"}]}
@@ -151,3 +153,29 @@ def test_one_that_alone_is_to_leave_serves_to_the_end(run_dir: Path) -> None:
             peers.send(Ended(key=key, finish="stop", text="end", tokens=1, ids=[8], completion_tokens=1))
             assert b'"content":"end"' in rest(begun)
         assert frontend.process.wait(TIMEOUT) == 0
+
+
+def test_what_ends_while_it_leaves_is_in_its_last_report(run_dir: Path) -> None:
+    """The others add up what it has counted when it is gone."""
+    with running(run_dir, peers=[OTHER]) as (frontend, peers):
+        peers.script = silent
+        with stream(frontend) as begun:
+            key = peers.expect(Generate).keys[0]
+            peers.send(Started(key, 1))
+            peers.send(TextDelta(key, "a", [7]))
+            rest(begun, b'"content":"a"')
+            frontend.process.send_signal(signal.SIGTERM)
+            while peers.reports.get(timeout=TIMEOUT).phase != "stopping":
+                pass
+            time.sleep(0.6)
+            peers.send(Ended(key=key, finish="stop", text="end", tokens=1, ids=[8], completion_tokens=2))
+            assert b'"content":"end"' in rest(begun)
+        assert frontend.process.wait(TIMEOUT) == 0
+        last, limit = peers.reports.get(timeout=TIMEOUT), time.monotonic() + 1.0
+        while time.monotonic() < limit:
+            with contextlib.suppress(queue.Empty):
+                last = peers.reports.get(timeout=0.1)
+    ended = {"requests_received": 1, "http_requests": 1, "request_success": 1, "generation_tokens": 2}
+    posts = {name: value for name, value in last.counters.items() if "GET" not in name}  # health was asked for
+    assert {name: sum(value for key, value in posts.items() if f"pagewire_{name}_total" in key) for name in ended} == ended
+    assert not [name for name in last.gauges if "requests_live" in name or "sequences_live" in name]

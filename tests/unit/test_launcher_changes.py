@@ -12,7 +12,7 @@ from launcher import changeover, rolling
 from launcher.changeover import RELOAD, RESTART, Changeover, Order
 from launcher.child import Child
 from launcher.cli import build_parser
-from launcher.drain import waited
+from launcher.drain import drain, waited
 from launcher.errors import LauncherError
 from launcher.intake import Intake, Unfinished, unfinished
 from launcher.reload import changes_from, told
@@ -359,6 +359,17 @@ def test_waiting_ends_when_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None
     never: Callable[[ClusterState], str | None] = lambda state: "more"  # noqa: E731
     assert not waited(cluster, 0.0, never)
     assert waited(cluster, None, lambda state: None if len(asked) > 2 else "more")
+
+
+def test_who_interrupts_a_drain_is_told_that_it_goes_on(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted(*_: object) -> bool:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("launcher.drain.ask", lambda *_: cluster_state())
+    monkeypatch.setattr("launcher.drain.waited", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        drain(Cluster(Path("/"), ClusterInfo(pid=1, host="", port=1, url="u", model="m", started=0.0)), None)
+    assert "cluster resume" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
