@@ -168,7 +168,9 @@ def test_a_call_that_must_come(reading: Pair, client: anthropic.Anthropic, choic
     assert ("now" in asked.constraint.text) == (choice["type"] == "any")
 
 
-@pytest.mark.parametrize("arguments", ['{"a": x}', r'{"a": "\ud83d"}', '{"a": NaN}', '{"a": 1e999}'], ids=["no value", "half a pair", "no number", "too large"])
+@pytest.mark.parametrize(
+    "arguments", ['{"a": x}', r'{"a": "\ud83d"}', '{"a": NaN}', '{"a": 1e999}'], ids=["no value", "half a pair", "no number", "too large"]
+)
 def test_arguments_that_are_no_json_are_given_as_they_are(reading: Pair, arguments: str) -> None:
     frontend, peers = reading
     peers.script = utter(f'<tool_call>{{"name": "add", "arguments": {arguments}}}</tool_call>')
