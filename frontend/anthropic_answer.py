@@ -1,6 +1,5 @@
 """Answers in the shapes of Anthropic's Messages API: a message of blocks, whole or as it grows."""
 
-import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -154,7 +153,7 @@ def whole(events: Iterable[Event], id_length: int | None) -> list[Block]:
 
 def _input(text: str) -> dict[str, Any]:
     try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
+        value = msgspec.json.decode(text)  # stricter than json: what has half of a surrogate pair or NaN in it could not be sent as JSON
+    except (msgspec.DecodeError, ValueError, RecursionError):
         value = None
     return value if isinstance(value, dict) else {MALFORMED: text}

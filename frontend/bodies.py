@@ -32,7 +32,7 @@ _HALF = re.compile(
 """A \\u escape of a surrogate that is not one of a pair."""
 _LOOK_BYTES = 1 << 20
 """So much of a bad body is looked through for what is wrong with it."""
-_MISSING = re.compile(r"missing required field `(\w+)`")
+_MISSING = re.compile(r"missing required field `(\w+)`(?: - at `\$\.([\w.\[\]]+)`)?")
 
 
 def decode(body: bytes, kind: type[R], neutral: dict[str, Neutral]) -> R:
@@ -80,7 +80,8 @@ def _integer(name: str, value: Any) -> Any:
 def _explained(text: str) -> Exception:
     """msgspec's sentence as a 400 that names the field."""
     if missing := _MISSING.search(text):
-        return invalid(f"{missing[1]} is required.", missing[1], "missing_parameter")
+        name = f"{missing[2]}.{missing[1]}" if missing[2] else missing[1]
+        return invalid(f"{name} is required.", name, "missing_parameter")
     if found := _FIELD.search(text):
         return invalid(f"{found[1]}{found[2]}: {text[: found.start()]}.", found[1])
     return invalid(f"{text}.")

@@ -4,6 +4,8 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from tokenizer_proc import problems
 from tokenizer_proc.errors import RequestError
 
@@ -52,8 +54,8 @@ class ToolForms:
 
 def _object(arguments: Any) -> Any:
     try:
-        value = json.loads(arguments)
-    except (ValueError, TypeError, RecursionError):
+        value = msgspec.json.decode(arguments)  # stricter than json: half of a surrogate pair could not be tokenized, NaN is no JSON
+    except (msgspec.DecodeError, ValueError, TypeError, RecursionError):
         return arguments
     return value if isinstance(value, dict) else arguments
 

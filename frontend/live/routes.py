@@ -87,6 +87,8 @@ class LivePage:
         """The stream of one page. Raises ApiError 503 when too many are open."""
         if self._hub is None:
             raise RuntimeError("the application has not been started")
+        if http.method == "HEAD":
+            return web.Response(headers=STREAM_HEADERS)
         hub, owner = self._hub, http[CALLER].owner
         viewer = hub.join(owner)
         try:

@@ -91,6 +91,8 @@ async def follow(http: web.Request, log: EventLog, number: int) -> web.StreamRes
     """The events of `log` from this number on, to its end. Raises ApiError 400 when the first of them is gone."""
     if log.since(number, 0) is None:
         raise invalid(f"The events before {log.first} are gone; the response itself has the whole text.", "starting_after", "events_gone")
+    if http.method == "HEAD":
+        return web.Response(headers=STREAM_HEADERS)
     response = web.StreamResponse(headers=STREAM_HEADERS)
     await response.prepare(http)
     while True:

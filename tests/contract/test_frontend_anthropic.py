@@ -168,11 +168,15 @@ def test_a_call_that_must_come(reading: Pair, client: anthropic.Anthropic, choic
     assert ("now" in asked.constraint.text) == (choice["type"] == "any")
 
 
-def test_arguments_that_are_no_json_are_given_as_they_are(reading: Pair) -> None:
+@pytest.mark.parametrize(
+    "arguments", ['{"a": x}', r'{"a": "\ud83d"}', '{"a": NaN}', '{"a": 1e999}'], ids=["no value", "half a pair", "no number", "too large"]
+)
+def test_arguments_that_are_no_json_are_given_as_they_are(reading: Pair, arguments: str) -> None:
     frontend, peers = reading
-    peers.script = utter('<tool_call>{"name": "add", "arguments": {"a": x}}</tool_call>')
-    _, _, body = frontend.post(MESSAGES, {**ASK, "tools": TOOLS})
-    assert body["content"][0]["input"] == {"malformed": '{"a": x}'}
+    peers.script = utter(f'<tool_call>{{"name": "add", "arguments": {arguments}}}</tool_call>')
+    status, _, body = frontend.post(MESSAGES, {**ASK, "tools": TOOLS})
+    assert status == 200, body
+    assert body["content"][0]["input"] == {"malformed": arguments}
 
 
 def test_count_tokens(reading: Pair, client: anthropic.Anthropic) -> None:

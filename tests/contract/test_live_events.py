@@ -98,6 +98,17 @@ def page(site: Site, name: str) -> Iterator[Page]:
         opened.close()
 
 
+def test_a_head_has_no_events(site: Site) -> None:
+    connection = site.frontend.connection()
+    for method in ("HEAD", "HEAD", "GET"):
+        connection.request(method, "/live/events" if method == "HEAD" else "/health/live", headers=site.as_("boss"))
+        response = connection.getresponse()
+        assert response.status == 200
+        assert response.headers["content-type"].startswith("text/event-stream" if method == "HEAD" else "application/json")
+        response.read()
+    connection.close()
+
+
 def column(text: str, code: str) -> list[Any]:
     return list(array(code, base64.b64decode(text)))
 

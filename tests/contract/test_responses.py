@@ -63,6 +63,19 @@ def resumed(frontend: Frontend, name: str, query: str) -> list[dict[str, Any]]:
     return typed_events(answer)
 
 
+def test_a_head_has_no_events(ready: Pair) -> None:
+    frontend, peers = ready
+    name = begun(frontend, peers)[0]
+    connection = frontend.connection()
+    for method, query in (("HEAD", "?stream=true"), ("HEAD", "?stream=true"), ("GET", "")):
+        connection.request(method, f"{PATH}/{name}{query}")
+        response = connection.getresponse()
+        assert response.status == 200
+        assert bool(response.read()) == (method == "GET")
+    connection.close()
+    assert frontend.call("POST", f"{PATH}/{name}/cancel")[0] == 200
+
+
 def test_a_whole_answer(ready: Pair, client: openai.OpenAI) -> None:
     peers = ready[1]
     answer = client.responses.create(

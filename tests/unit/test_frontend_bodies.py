@@ -205,6 +205,13 @@ def test_a_missing_field_is_named() -> None:
     assert (caught.value.param, caught.value.code) == ("prompt", "missing_parameter")
 
 
+def test_a_missing_field_within_another_is_named_with_it() -> None:
+    with pytest.raises(ApiError) as caught:
+        chat(response_format={})
+    assert (caught.value.param, caught.value.code) == ("response_format.type", "missing_parameter")
+    assert caught.value.message == "response_format.type is required."
+
+
 def test_prompts_in_all_their_forms() -> None:
     assert bodies.prompts("A", True) == [TextPrompt("A", True)]
     assert bodies.prompts(["A", ""], False) == [TextPrompt("A", False), TextPrompt("", False)]

@@ -91,6 +91,15 @@ def test_arguments_that_are_no_object_stay_a_text() -> None:
     assert r'"{\"x\": "' in render(ChatTemplate(WRITERS["as an object"], {}), prompt)
 
 
+@pytest.mark.parametrize("arguments", [r'{"x": "\ud83d"}', '{"x": NaN}', '{"x": 1e999}'], ids=["half a pair", "no number", "too large"])
+def test_arguments_that_could_not_be_written_again_stay_a_text(arguments: str) -> None:
+    prompt = chat()
+    prompt.messages[1]["tool_calls"] = raw([{"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments}}])
+    written = render(ChatTemplate(WRITERS["as an object"], {}), prompt)
+    assert json.dumps(arguments) in written
+    written.encode()
+
+
 def test_tools_and_variables_reach_the_template() -> None:
     template = ChatTemplate(START + END + "{{ enable_thinking }}{{ bos_token }}{{ add_generation_prompt }}", {"bos_token": "B"})
     prompt = ChatPrompt([{"role": raw("user"), "content": raw("A")}], tools=[raw(TOOL)], variables={"enable_thinking": raw(False)})
