@@ -25,7 +25,7 @@ class ToolForms:
     def __init__(self, text: str, render: Callable[[Talk], str]) -> None:
         self._takes_tools = "tools" in text
         self._takes_calls = "tool_calls" in text
-        self._takes_results = "tool" in text
+        self._takes_results = "tool" in text or "raise_exception" in text  # one that refuses roles has a sentence of its own
         self._objects = self._takes_calls and _wants_objects(render)
         self._nothing: str | None = "" if not self._takes_calls or _writes_none(render, self._objects) else None
 
