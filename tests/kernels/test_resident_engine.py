@@ -42,7 +42,7 @@ class OneWord(Triton):
 def playing(models: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Playing]:
     """Random weights in float32 over a pool full of NaN."""
     if not GPU:
-        monkeypatch.setattr("worker.load.kernels_for", lambda device: Triton)
+        monkeypatch.setattr("worker.load.kernels_for", lambda device, deterministic: Triton)
         monkeypatch.setattr("kernels.reference.linear._can_pack", lambda weight: False)
         monkeypatch.setattr("worker.weights.FAST_ROWS", 1)
     if GPU:

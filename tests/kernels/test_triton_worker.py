@@ -21,7 +21,7 @@ def triton_engine(model: Path, monkeypatch: pytest.MonkeyPatch, **changes: Any) 
     """On the GPU, or in the interpreter with unpacked weights on the CPU."""
     if GPU:
         return make_engine(model, device="cuda", dtype="float32", **changes)
-    monkeypatch.setattr("worker.load.kernels_for", lambda device: Triton)
+    monkeypatch.setattr("worker.load.kernels_for", lambda device, deterministic: Triton)
     monkeypatch.setattr("kernels.reference.linear._can_pack", lambda weight: False)
     monkeypatch.setattr("worker.weights.FAST_ROWS", 1)
     return make_engine(model, **changes)

@@ -185,7 +185,9 @@ async def test_a_drain_lets_everything_finish_and_refuses_the_rest_and_so_does_a
         expected, load = await undisturbed(cluster, session), Load(session)
         await load.begin()
         await launch(cluster, "drain", "--wait", "0", code=3)
-        assert await ask(session, 0, SHORT) == "503 draining"
+        async with asyncio.timeout(10):  # it was not waited for that every frontend heard
+            while await ask(session, 0, SHORT) != "503 draining" or (await session.get("/health/ready")).status == 200:
+                pass
         async with session.get("/health/ready") as response, session.get("/health/live") as live:
             assert (response.status, response.headers["Retry-After"], live.status) == (503, "5", 200)
             assert (await response.json())["reason"].startswith("draining")
