@@ -1,5 +1,6 @@
 """The OpenAPI 3.1 description of the API, made from the Structs of requests and answers."""
 
+import re
 from collections.abc import Iterator
 from typing import Any, get_args
 
@@ -140,7 +141,8 @@ def _operation(operation: Operation) -> Schema:
         "tags": [operation.tag],
         "responses": dict(_responses(operation)),
     }
-    parameters = [{"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}] if "{id}" in operation.path else []
+    named = re.findall(r"{(\w+)}", operation.path)
+    parameters: list[Schema] = [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in named]
     parameters += [{"name": name, "in": "query", "required": False, "schema": schema} for name, schema in operation.query.items()]
     if operation.path not in OPEN_ROUTES:
         described["security"] = [{}, *({name: []} for name in _KEYS)]
@@ -152,7 +154,10 @@ def _operation(operation: Operation) -> Schema:
 
 
 def _responses(operation: Operation) -> Iterator[tuple[str, Schema]]:
-    schema = {"type": "string"} if operation.media != JSON else {"type": "object"} if operation.gives is None else _reference(operation.gives)
+    if operation.media == JSON:
+        schema = {"type": "object"} if operation.gives is None else _reference(operation.gives)
+    else:
+        schema = {} if operation.media == EVENTS else {"type": "string"}
     content: Schema = {operation.media: {"schema": schema}}
     if operation.events is not None:
         text = _ANTHROPIC_STREAM if operation.anthropic else _stream(operation.events)

@@ -107,7 +107,7 @@ _TEXT_PART = {
 _ITEM = {
     "type": "object",
     "properties": {
-        "type": {"const": "message"},
+        "type": {"enum": ["message", None]},
         "role": {"enum": list(ROLES)},
         "content": {"anyOf": [{"type": "string"}, {"type": "array", "items": _TEXT_PART, "minItems": 1}]},
     },

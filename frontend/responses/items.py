@@ -91,7 +91,8 @@ def _chat_message(role: str, content: object) -> dict[str, msgspec.Raw]:
 def _item(value: Any, where: str) -> Item:
     if not isinstance(value, dict):
         raise invalid(f"{where} must be an object.", where)
-    kind = value.get("type", "message") or "message"
+    kind = value.get("type")
+    kind = "message" if kind is None else kind
     read = _READERS.get(kind) if isinstance(kind, str) else None
     if read is None:
         raise invalid(f"{where}.type is not supported at this value; it may be {', '.join(_READERS)}.", f"{where}.type", "unsupported_parameter")

@@ -94,7 +94,7 @@ def test_what_is_damaged_is_skipped(records: list[Record], data: st.DataObject) 
         path.write_bytes(TITLE + damaged)
         found, count = opened(path)
         assert found == expected(left)
-        assert count == (len(left) < len(records) and left[-1:] == records[-1:])  # what is lost at the end is taken for cut off
+        assert count == (len(left) < len(records) and damaged.endswith(packed[-1]))  # what is lost at the end is taken for cut off
 
 
 @given(st.binary(max_size=300))
