@@ -115,7 +115,7 @@ class Boundary:
             return error_response(error, anthropic=_is_anthropic(request))
         except web.HTTPException as error:
             return self._http_error(request, error)
-        except Exception:
+        except Exception:  # whatever one request meets, it is answered and the others go on
             log.exception("handling %s failed", request[REQUEST_ID])
             return error_response(ApiError(500, "internal_error", "The server made a mistake; its log has more."), anthropic=_is_anthropic(request))
 

@@ -13,10 +13,9 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 
 from kernels.hopper import cells_of
 from kernels.hopper_softmax import fold
-from kernels.launch import ALWAYS, launch
+from kernels.launch import ALWAYS, LOG2E, launch
 from kernels.ring import wait_and_trigger
 
-LOG2E = gl.constexpr(1.4426950408889634)
 barrier = gl.barrier if hasattr(gl, "barrier") else gl.thread_barrier  # from triton 3.7, and before
 
 

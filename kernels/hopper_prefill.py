@@ -14,9 +14,8 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 
 from kernels.hopper import cells_of, rows_of
 from kernels.hopper_softmax import fold
-from kernels.launch import run
+from kernels.launch import LOG2E, run
 
-LOG2E = gl.constexpr(1.4426950408889634)
 PROCESSORS = 132
 ROWS = 64
 """Rows of a group of warps."""

@@ -15,10 +15,9 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from kernels.hopper import cells_of
 from kernels.hopper_decode import barrier
 from kernels.hopper_softmax import fold
-from kernels.launch import ALWAYS, launch
+from kernels.launch import ALWAYS, LOG2E, launch
 from kernels.ring import wait_and_trigger
 
-LOG2E = gl.constexpr(1.4426950408889634)
 PROCESSORS, TOGETHER = 132, 2
 """Multiprocessors of an H200, and programs of each at one time."""
 FEW_REGISTERS = gl.constexpr(40)
