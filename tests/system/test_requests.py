@@ -70,11 +70,12 @@ def test_requests_are_explained_and_cancelled(models: Path) -> None:
         wait_until(lambda: choice(cluster, "first")["state"] == "decode")
         second = Client(cluster, "second", max_tokens=5, cache_salt="salt", priority=2)
         wait_until(lambda: choice(cluster, "second").get("waits_for") == "slot")
+        wait_until(lambda: choice(cluster, "second").get("first_token_seconds"))  # a step must have been measured
         os.kill(worker, signal.SIGSTOP)
         try:
             waiting, running = choice(cluster, "second"), choice(cluster, "first")
             assert (waiting["place"], waiting["priority"], waiting["prompt_tokens"], waiting["generated_tokens"]) == (1, 2, 4, 0)
-            assert waiting["first_token_seconds"] > 0
+            assert (waiting["waits_for"], waiting["first_token_seconds"] > 0) == ("slot", True)
             assert (running["state"], running["place"], running["prompt_tokens"]) == ("decode", None, 4)
             assert running["computed_tokens"] >= running["prompt_tokens"] + running["generated_tokens"]
             name = card(cluster, "second")["id"]
