@@ -5,12 +5,12 @@ from collections.abc import Set
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
 import numpy as np
 
 from grammar.errors import GrammarError
 from messages.vocabulary import MOST_VOCABULARY_BYTES, VOCABULARY_FILE, VOCABULARY_MAGIC, Vocabulary
 from transport.columns import ColumnError, pack_i32, pack_u8, view_i32, view_u8
+from transport.marked_file import MarkedFileError, packed, read_marked
 from transport.private_file import create_private
 
 
@@ -35,7 +35,7 @@ def write_vocabulary(folder: Path, writer: str, of: list[bytes], special: Set[in
     unfinished = folder / f"{VOCABULARY_FILE}.{writer}"
     unfinished.unlink(missing_ok=True)
     with create_private(unfinished) as file:
-        file.write(VOCABULARY_MAGIC + msgspec.msgpack.encode(content))
+        file.write(packed(VOCABULARY_MAGIC, content))
     os.replace(unfinished, folder / VOCABULARY_FILE)
 
 
@@ -43,15 +43,10 @@ def read_vocabulary(folder: Path) -> TokenBytes:
     """Raises GrammarError when there is none, or it is damaged."""
     path = folder / VOCABULARY_FILE
     try:
-        with path.open("rb") as file:
-            content = file.read(MOST_VOCABULARY_BYTES + 1)
-    except OSError as error:
-        raise GrammarError(f"the tokens' bytes cannot be read: {error.strerror}") from error
-    if not content.startswith(VOCABULARY_MAGIC) or len(content) > MOST_VOCABULARY_BYTES:
-        raise GrammarError(f"{path} does not hold the bytes of tokens, or those of another version of Pagewire")
-    try:
-        return _split(msgspec.msgpack.decode(content[len(VOCABULARY_MAGIC) :], type=Vocabulary))
-    except (msgspec.DecodeError, ColumnError, RecursionError) as error:
+        return _split(read_marked(path, VOCABULARY_MAGIC, MOST_VOCABULARY_BYTES, Vocabulary, "the bytes of tokens"))
+    except MarkedFileError as error:
+        raise GrammarError(str(error)) from error
+    except ColumnError as error:
         raise GrammarError(f"{path} is damaged: {error}") from error
 
 

@@ -17,6 +17,7 @@ from messages.plan import Attach, StepPlan
 from messages.poison import MOST_POISON_BYTES, POISON_MAGIC, Poison
 from messages.result import Attached, FromWorker, StepFailed, StepResult, WorkerReady
 from transport.columns import view_i32, view_slots
+from transport.marked_file import MarkedFileError, read_marked
 from transport.sockets import Inbox, Outbox
 from worker.args import WorkerArgs
 
@@ -50,16 +51,9 @@ def run(args: argparse.Namespace) -> int:
 def read_poison(path: Path) -> Poison:
     """What the file holds. Raises LauncherError."""
     try:
-        with path.open("rb") as file:
-            content = file.read(MOST_POISON_BYTES + 1)
-    except OSError as error:
-        raise LauncherError(f"{path}: {error.strerror}") from error
-    if not content.startswith(POISON_MAGIC) or len(content) > MOST_POISON_BYTES:
-        raise LauncherError(f"{path} does not hold the steps of a request that ended the worker, or those of another version of Pagewire")
-    try:
-        return msgspec.msgpack.decode(content[len(POISON_MAGIC) :], type=Poison)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise LauncherError(f"{path} is damaged: {error}") from error
+        return read_marked(path, POISON_MAGIC, MOST_POISON_BYTES, Poison, "the steps of a request that ended the worker")
+    except MarkedFileError as error:
+        raise LauncherError(str(error)) from error
 
 
 def worker_arguments(args: argparse.Namespace, attached: Attached) -> dict[str, Any]:

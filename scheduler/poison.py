@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from messages.poison import MOST_POISON_BYTES, POISON_FILES, POISON_MAGIC, Poison
+from transport.marked_file import packed
 from transport.private_file import create_private
 
 log = logging.getLogger(__name__)
@@ -16,7 +17,7 @@ MOST_FILES = 8
 
 def keep_poison(folder: Path, poison: Poison) -> Path | None:
     """A new file poison-N.plan, for its owner alone; the oldest goes when there are MOST_FILES. None when it cannot be made, which is logged."""
-    content = POISON_MAGIC + msgspec.msgpack.encode(msgspec.structs.replace(poison, time=time.time()))
+    content = packed(POISON_MAGIC, msgspec.structs.replace(poison, time=time.time()))
     if len(content) > MOST_POISON_BYTES:
         log.error("the steps of the request are not kept: they take %d bytes", len(content))
         return None

@@ -18,7 +18,8 @@ from messages.cluster import LOADING, READY, STALLED, STOPPING, ClusterState, Hu
 from messages.plan import ToWorker
 from messages.sampling import SamplingParams
 from messages.tokens import FINISH_ERROR, FromScheduler, Refused, Tokens
-from tests.support.null_worker import NullWorker, reference
+from tests.support.null_answers import reference
+from tests.support.null_worker import NullWorker
 from tests.support.scheduler_bench import Client, arguments, attached, prompt_of
 from transport.columns import pack_i32
 from transport.lifetime import ARGUMENTS_VARIABLE

@@ -6,23 +6,16 @@ import time
 from pathlib import Path
 
 import msgspec
-import psutil
 import pytest
 import zmq
 
 from launcher.control import ask
 from launcher.supervisor import STAGE_SECONDS
 from messages.cluster import ClusterState, Hung, ProcessReport, StopCommand, Stopping
+from tests.support.processes import is_gone
 from tests.support.supervised import LIMIT, fake, spec
 from transport.reports import CLUSTER_FEED, SUPERVISOR
 from transport.sockets import Outbox, Subscription, address
-
-
-def is_gone(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
 
 
 def test_ready_then_status_then_stop_in_order(run_dir: Path) -> None:

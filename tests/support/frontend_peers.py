@@ -291,3 +291,13 @@ def running(run_dir: Path, ready: bool = True, body_limit: int = 1 << 20, **more
         if ready:
             frontend.wait(200)
         yield frontend, peers
+
+
+def read_until(connection: socket.socket, mark: bytes) -> bytes:
+    """What comes of a connection until `mark` is in it."""
+    data = b""
+    while mark not in data:
+        got = connection.recv(65536)
+        assert got, data
+        data += got
+    return data

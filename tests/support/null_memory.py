@@ -2,6 +2,7 @@
 
 import zlib
 from array import array
+from collections.abc import Set
 from dataclasses import dataclass, field
 
 POISON = -7
@@ -9,6 +10,15 @@ CELL_BYTES = 8
 SPACE_SHIFT = 48
 """Rows whose seeds differ from this bit on must never share a block (a test gives each cache namespace its own number)."""
 NO_SPACE = -1
+
+
+class ContractBrokenError(AssertionError):
+    """The scheduler sent a plan that breaks the contract."""
+
+
+def require(holds: bool, what: str) -> None:
+    if not holds:
+        raise ContractBrokenError(what)
 
 
 def cells(tokens: list[int], checksum: int) -> tuple[bytes, int]:
@@ -60,6 +70,7 @@ class Memory:
 
     def __init__(self, blocks: int, block_size: int) -> None:
         self.cells = [bytearray(array("q", [POISON] * block_size).tobytes()) for _ in range(blocks)]
+        self.size = block_size
         self.space = [NO_SPACE] * blocks
         self.users = [0] * blocks
         self.touched = [0] * blocks
@@ -67,3 +78,27 @@ class Memory:
     def read(self, table: list[int], length: int) -> bytes:
         """The cells of positions 0..`length` of a row."""
         return b"".join([self.cells[block] for block in table])[: length * CELL_BYTES]
+
+    def swap(self, row: Row, slot: int, index: int, block: int) -> bool:
+        """A row may be made to use another block that holds the very same part of its history; False when the entry is a new one."""
+        if index >= len(row.table):
+            return False
+        part = slice(index * self.size * CELL_BYTES, (index + 1) * self.size * CELL_BYTES)
+        require(block not in row.table, f"block {block} twice in the table of slot {slot}")
+        require(part.stop <= len(row.content) and index < row.claimed, f"entry {index} of slot {slot} is changed before it is complete")
+        require(self.cells[block] == row.content[part], f"entry {index} of slot {slot} is changed to other content")
+        require(self.space[block] == row.space, f"slot {slot} is made to share a block of another namespace")
+        self.users[row.table[index]] -= 1
+        self.users[block] += 1
+        row.table[index] = block
+        return True
+
+    def claim(self, row: Row, slot: int, index: int, sources: Set[int]) -> None:
+        """The row is about to write to its block `index`; `sources` are copied in the same plan."""
+        block = row.table[index]
+        require(self.users[block] == 1, f"slot {slot} writes to block {block}, which {self.users[block]} rows hold")
+        if index >= row.claimed:
+            require(self.touched[block] == 0, f"slot {slot} writes to block {block}, which a plan in flight touches")
+            require(block not in sources, f"slot {slot} writes to block {block}, which is copied in the same plan")
+            row.claimed = index + 1
+            self.space[block] = row.space

@@ -3,16 +3,14 @@
 KV memory is simulated: a position holds its token and a checksum of all tokens up to it, as real KV depends on all that precedes it, and a
 sampled token is a pure function of seed, prompt length and the checksum read through the block table. A block given away too early, shared
 with the wrong history or written by two rows, a chunk in the wrong place or a token lost breaks a check here, or shows up as other output
-than that of `reference`.
+than that of `tests.support.null_answers.reference`.
 
 Memory keeps its content when a row is released, for the scheduler may hold it in its prefix cache; what is read is checked instead.
 """
 
-import zlib
 from array import array
 from collections import deque
 from dataclasses import dataclass
-from struct import Struct
 
 import numpy as np
 from msgspec.structs import replace
@@ -20,54 +18,13 @@ from numpy.typing import NDArray
 
 from messages.plan import POOLED, Admissions, Attach, Biases, Copies, Matches, Prefills, Prepare, Scores, Shutdown, StepPlan, ToWorker
 from messages.result import NON_FINITE, OK, UNMATCHED, Attached, FromWorker, Prepared, ScoreColumns, StepFailed, StepResult, WorkerReady
-from messages.tokens import FINISH_END_TOKEN, FINISH_ERROR, FINISH_LENGTH, LogprobColumns
-from tests.support.null_memory import CELL_BYTES, Memory, Row, cells
+from tests.support.null_answers import draw, logprobs_of
+from tests.support.null_memory import CELL_BYTES, ContractBrokenError, Memory, Row, cells, require
 from transport.columns import pack_f32, pack_i32, pack_u8, view_f32, view_i32, view_i64, view_slots, view_u8
 
-POISON_SEED_MARK = 1 << 40
-"""A seed with this bit gets non-finite logits at the length in its lowest 10 bits."""
 REFUSED, DEADLY, LOST = "refused", "deadly", "lost"
 """How programs begin that something is wrong with."""
 SECONDS_PER_TOKEN = 0.001
-
-_DRAW = Struct("<Iqi").pack
-
-
-class ContractBrokenError(AssertionError):
-    """The scheduler sent a plan that breaks the contract."""
-
-
-def require(holds: bool, what: str) -> None:
-    if not holds:
-        raise ContractBrokenError(what)
-
-
-def _draw(seed: int, length: int, prompt_len: int, checksum: int, vocab: int) -> int | None:
-    if seed & POISON_SEED_MARK and length == seed & 1023:
-        return None
-    return zlib.crc32(_DRAW(checksum, seed, prompt_len)) % vocab
-
-
-def sample(seed: int, tokens: list[int], vocab: int, prompt_len: int = 0) -> int | None:
-    """The token after `tokens`, or None for non-finite logits. `prompt_len` as in the row's admission (penalties depend on it)."""
-    return _draw(seed, len(tokens), prompt_len, zlib.crc32(pack_i32(tokens)), vocab)
-
-
-def reference(seed: int, prompt: list[int], max_tokens: int | None, end_ids: list[int], context: int, vocab: int) -> tuple[list[int], int]:
-    """What a request must give, alone: its tokens and its finish."""
-    tokens: list[int] = []
-    start, limit = len(prompt), context if max_tokens is None else min(context, len(prompt) + max_tokens)
-    checksum = zlib.crc32(pack_i32(prompt))
-    while True:
-        token = _draw(seed, start + len(tokens), start, checksum, vocab)
-        if token is None:
-            return tokens, FINISH_ERROR
-        tokens.append(token)
-        if token in end_ids:
-            return tokens, FINISH_END_TOKEN
-        if start + len(tokens) >= limit:
-            return tokens, FINISH_LENGTH
-        checksum = zlib.crc32(token.to_bytes(4, "little"), checksum)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +154,7 @@ class NullWorker:
         self.pending.append(replace(self._sample(plan, sampled + decoded, prefilled + len(decoded)), scores=scores))
 
     def _score(self, scores: Scores, prefill: Prefills | None) -> ScoreColumns:
-        """Made-up logprobs that name their token, as `_logprobs` does."""
+        """Made-up logprobs that name their token, as `logprobs_of` does."""
         require(prefill is not None, "scores without a prompt")
         chunks = Prefills(slot=b"", start=b"", count=b"", sample=b"", tokens=b"") if prefill is None else prefill
         within = {
@@ -313,7 +270,8 @@ class NullWorker:
         for slot, _, block in entries:
             require(slot in self.rows, f"append to slot {slot}, which is empty")
             require(0 <= block < self.geometry.blocks, f"block {block}")
-        new = [entry for entry in entries if not self._swap(*entry)]
+        new = [entry for entry in entries if not self._memory.swap(self.rows[entry[0]], *entry)]
+        self.swaps += len(entries) - len(new)
         for slot, index, block in new:
             row = self.rows[slot]
             require(index == len(row.table) < self.geometry.max_blocks_per_slot, f"append at {index} of a table of {len(row.table)}")
@@ -321,21 +279,6 @@ class NullWorker:
             require(row.length == 0 or self._memory.users[block] == 0, f"block {block} has two owners")
             self._memory.users[block] += 1
             row.table.append(block)
-
-    def _swap(self, slot: int, index: int, block: int) -> bool:
-        """A row may be made to use another block that holds the very same part of its history; False when the entry is a new one."""
-        row, memory, size = self.rows[slot], self._memory, self.geometry.block_size * CELL_BYTES
-        if index >= len(row.table):
-            return False
-        require(block not in row.table, f"block {block} twice in the table of slot {slot}")
-        require((index + 1) * size <= len(row.content) and index < row.claimed, f"entry {index} of slot {slot} is changed before it is complete")
-        require(memory.cells[block] == row.content[index * size : (index + 1) * size], f"entry {index} of slot {slot} is changed to other content")
-        require(memory.space[block] == row.space, f"slot {slot} is made to share a block of another namespace")
-        memory.users[row.table[index]] -= 1
-        memory.users[block] += 1
-        row.table[index] = block
-        self.swaps += 1
-        return True
 
     def _copy(self, copies: Copies | None) -> list[int]:
         """Copy before anything is computed. Returns the blocks touched."""
@@ -410,22 +353,11 @@ class NullWorker:
         new, row.checksum = cells(tokens, row.checksum)
         row.content += new
         for index in range(row.length // size, (end - 1) // size + 1):
-            self._claim(slot, index)
+            memory.claim(row, slot, index, self._sources)
             first, last = max(row.length, index * size), min(end, (index + 1) * size)
             block = memory.cells[row.table[index]]
             block[(first - index * size) * CELL_BYTES : (last - index * size) * CELL_BYTES] = row.content[first * CELL_BYTES : last * CELL_BYTES]
         row.length = end
-
-    def _claim(self, slot: int, index: int) -> None:
-        """The row is about to write to its block `index`."""
-        row, memory = self.rows[slot], self._memory
-        block = row.table[index]
-        require(memory.users[block] == 1, f"slot {slot} writes to block {block}, which {memory.users[block]} rows hold")
-        if index >= row.claimed:
-            require(memory.touched[block] == 0, f"slot {slot} writes to block {block}, which a plan in flight touches")
-            require(block not in self._sources, f"slot {slot} writes to block {block}, which is copied in the same plan")
-            row.claimed = index + 1
-            memory.space[block] = row.space
 
     def _decode_rows(self, plan: StepPlan) -> list[int]:
         rows: NDArray[np.int32] = self._decode if plan.decode is None else view_slots(plan.decode)
@@ -444,7 +376,7 @@ class NullWorker:
         tokens, status, asked = [], [], []
         for place, slot in enumerate(slots):
             row = self.rows[slot]
-            token = _draw(row.seed, row.length, row.prompt_len, row.checksum, self.geometry.vocab)
+            token = draw(row.seed, row.length, row.prompt_len, row.checksum, self.geometry.vocab)
             lost = row.grammar is not None and self.prepared[row.grammar].startswith(LOST) and row.length >= row.prompt_len + 3
             bad = NON_FINITE if token is None else UNMATCHED if lost else OK
             token = None if bad else token
@@ -459,19 +391,6 @@ class NullWorker:
             slot=pack_i32(slots),
             token=pack_i32(tokens),
             status=pack_u8(status),
-            logprobs=_logprobs(asked),
+            logprobs=logprobs_of(asked),
             seconds=SECONDS_PER_TOKEN * computed,
         )
-
-
-def _logprobs(asked: list[tuple[int, int, int]]) -> LogprobColumns | None:
-    """Made-up logprobs that name their token: chosen -token/8, alternatives token + 1, token + 2, ..."""
-    if not asked:
-        return None
-    return LogprobColumns(
-        row=pack_i32([place for place, _, _ in asked]),
-        chosen=pack_f32([-token / 8 for _, token, _ in asked]),
-        count=pack_i32([number for _, _, number in asked]),
-        top_ids=pack_i32([token + 1 + i for _, token, number in asked for i in range(number)]),
-        top=pack_f32([-i / 8 for _, _, number in asked for i in range(number)]),
-    )

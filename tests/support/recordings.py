@@ -16,7 +16,7 @@ from scheduler.errors import ContractError, InvariantError
 from scheduler.recorded import RecordedEngine
 from scheduler.recorder import Recorder, start_recording
 from scheduler.recording import MAGIC, Frame, Header, Reader, frame
-from tests.support.null_worker import POISON_SEED_MARK
+from tests.support.null_answers import POISON_SEED_MARK
 from tests.support.scheduler_bench import Bench, arguments, prompt_of
 from transport.columns import pack_i32
 

@@ -246,6 +246,13 @@ class Bench:
                 return
         raise AssertionError("the scheduler does not come to rest")
 
+    def run_until(self, when: float) -> None:
+        """Step until it is `when`, which comes at once when nothing happens."""
+        while self.now < when:
+            if not self.step():
+                self.now = when
+        self.plan()
+
 
 def session_of(bench: Bench) -> Session:
     assert bench.engine.session is not None

@@ -18,6 +18,7 @@ import pytest
 
 from launcher.rundir import is_live
 from tests.support.cluster import ONE_THREAD, ROOT, Cluster, environment, running_cluster
+from tests.support.processes import is_gone
 from tests.support.waiting import wait_until
 
 LIMIT = 30.0
@@ -28,13 +29,6 @@ def launch(root: Path, *arguments: str, seconds: float = 90.0) -> "subprocess.Co
     return subprocess.run(
         command, cwd=root, env=environment(root), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds, check=False
     )
-
-
-def gone(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
 
 
 def get(url: str | urllib.request.Request) -> tuple[int, dict[str, Any]]:
@@ -95,7 +89,7 @@ def test_detached_start_status_stop(models: Path, run_dir: Path) -> None:
     finally:
         stopped = launch(run_dir, "cluster", "stop")
     assert stopped.returncode == 0, stopped.stderr
-    assert all(gone(pid) for pid in [info["pid"], *(process["pid"] for process in report["processes"])])
+    assert all(is_gone(pid) for pid in [info["pid"], *(process["pid"] for process in report["processes"])])
     assert [path.name for path in run_dir.iterdir()] == [".lock"]
     for action in ("status", "stop"):
         nothing = launch(run_dir, "cluster", action)
@@ -143,7 +137,7 @@ def test_signals_end_it_in_order_while_a_request_runs(models: Path, signum: sign
             rest = answer.read()
         assert cluster.process.wait(timeout=LIMIT) == 0, cluster.log()
         assert rest
-        assert all(gone(pid) for pid in pids)
+        assert all(is_gone(pid) for pid in pids)
         assert not cluster.run_dir.exists()
 
 
@@ -152,7 +146,7 @@ def test_a_killed_launcher_takes_everything_with_it(models: Path) -> None:
         pids = list(cluster.pids().values())
         cluster.process.kill()
         cluster.process.wait()
-        wait_until(lambda: all(gone(pid) for pid in pids))
+        wait_until(lambda: all(is_gone(pid) for pid in pids))
         assert cluster.run_dir.exists()
         assert not is_live(cluster.run_dir)
         again = launch(cluster.root, "cluster", "start", "--detach", "--port", str(cluster.port), "--model", str(models / "dice-byte"), *ONE_THREAD)

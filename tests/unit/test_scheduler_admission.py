@@ -6,7 +6,7 @@ from messages.admit import Abort, Admit
 from messages.sampling import SamplingParams
 from scheduler.errors import ContractError
 from scheduler.waiting import AGEING_SECONDS
-from tests.support.null_worker import reference
+from tests.support.null_answers import reference
 from tests.support.scheduler_bench import Bench, attached, prompt_of
 from transport.columns import pack_i32
 

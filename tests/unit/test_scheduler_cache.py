@@ -4,7 +4,7 @@ import pytest
 
 from messages.sampling import SamplingParams
 from messages.tokens import FINISH_ERROR
-from tests.support.null_worker import POISON_SEED_MARK, reference
+from tests.support.null_answers import POISON_SEED_MARK, reference
 from tests.support.scheduler_bench import Bench, attached, prompt_of
 from transport.columns import I32, view_i32
 

@@ -14,7 +14,7 @@ from messages.text import Problem
 from messages.tokens import FINISH_ERROR
 from scheduler.errors import InvariantError
 from scheduler.suspects import ALONE
-from tests.support.null_worker import reference
+from tests.support.null_answers import reference
 from tests.support.scheduler_bench import Bench, attached, prompt_of
 from tests.support.witness import Witness, bound
 

@@ -4,7 +4,7 @@ import pytest
 
 from messages.sampling import SamplingParams
 from messages.tokens import FINISH_END_TOKEN, FINISH_ERROR, FINISH_LENGTH
-from tests.support.null_worker import POISON_SEED_MARK, reference, sample
+from tests.support.null_answers import POISON_SEED_MARK, reference, sample
 from tests.support.scheduler_bench import Bench, attached, prompt_of
 
 VOCAB = 29

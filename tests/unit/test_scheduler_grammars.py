@@ -9,7 +9,8 @@ from messages.tokens import FINISH_ERROR, FINISH_LENGTH
 from scheduler import grammars as module
 from scheduler.errors import InvariantError
 from scheduler.grammars import MOST_KEPT, Grammars
-from tests.support.null_worker import DEADLY, LOST, POISON_SEED_MARK, REFUSED
+from tests.support.null_answers import POISON_SEED_MARK
+from tests.support.null_worker import DEADLY, LOST, REFUSED
 from tests.support.scheduler_bench import Bench, attached, prompt_of
 from transport.columns import pack_i32, view_i32
 

@@ -4,7 +4,7 @@ import pytest
 
 from messages.tokens import FINISH_LENGTH
 from scheduler.engine import Engine
-from tests.support.null_worker import reference
+from tests.support.null_answers import reference
 from tests.support.scheduler_bench import Bench, attached, prompt_of
 
 BLOCK, CONTEXT, VOCAB = 16, 96, 29

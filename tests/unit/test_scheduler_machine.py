@@ -7,11 +7,9 @@ ROUND examples has seed + i, so a failure is repeated by that seed and ROUND exa
 """
 
 import logging
-import math
 import os
 import time
 from collections import Counter
-from dataclasses import dataclass
 from random import Random
 from typing import ClassVar
 
@@ -20,15 +18,17 @@ from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 
-from messages.explain import MAX_KEYS, WAITING, Explain, Explained
+from messages.explain import MAX_KEYS, Explain, Explained
 from messages.result import Attached
 from messages.sampling import Constraints, SamplingParams
 from messages.text import Problem
-from messages.tokens import FINISH_END_TOKEN, FINISH_ERROR, FINISH_LENGTH
+from messages.tokens import FINISH_ERROR
 from scheduler.errors import InvariantError
+from tests.support.null_answers import POISON_SEED_MARK, reference
 from tests.support.null_memory import SPACE_SHIFT
-from tests.support.null_worker import DEADLY, LOST, POISON_SEED_MARK, REFUSED, reference
+from tests.support.null_worker import DEADLY, LOST, REFUSED
 from tests.support.scheduler_bench import Bench, attached, prompt_of
+from tests.support.wanted import Wanted, changes_of, check_ends, check_output, check_standing
 
 VOCAB, CONTEXT = 29, 40
 EXAMPLES = int(os.environ.get("PAGEWIRE_MACHINE_EXAMPLES", "140"))
@@ -46,35 +46,6 @@ MUST_HAPPEN = (
 TOKENIZERS = ["tokenizer0", "tokenizer1"]
 DICE = st.integers(0, 2**24 - 1)
 """Decides all that is random in one rule: drawing each choice from hypothesis costs more than what the scheduler does with it."""
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """What a key was asked for, and what is due to it."""
-
-    prompt: list[int]
-    space: int
-    tokenizer: str
-    sampling: SamplingParams
-    seed: int
-    tokens: list[int]
-    finish: int
-    bias: tuple[object, ...] | None
-    program: str = ""
-
-
-def _changes(prompt: list[int], ends: list[int], constraints: Constraints | None, banned: list[list[int]]) -> tuple[object, ...] | None:
-    """What a worker must be told of a row's logits: whether it is closed, its entries, its words."""
-    if constraints is None:
-        return None
-    held = ends if constraints.min_tokens else []
-    never = [word[0] for word in banned if len(word) == 1]
-    named = constraints.allowed or {*constraints.bias, *held, *never}
-    entries = [
-        (token, -math.inf if token in never else constraints.bias.get(token, 0.0), len(prompt) + constraints.min_tokens if token in held else 0)
-        for token in sorted(named)
-    ]
-    return bool(constraints.allowed), tuple(entries), tuple(tuple(word) for word in banned if len(word) > 1)
 
 
 class SchedulerMachine(RuleBasedStateMachine):
@@ -219,7 +190,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             tokens, finish = reference(number, prompt, max_tokens, ends, self.context, VOCAB) if len(prompt) < self.context else ([], FINISH_ERROR)
             if program.startswith(LOST) and len(tokens) > 3:
                 tokens, finish = tokens[:3], FINISH_ERROR
-            bias = _changes(prompt, ends, constraints, banned)
+            bias = changes_of(prompt, ends, constraints, banned)
             self.wanted[key] = Wanted(prompt, space, tokenizer, sampling, number, tokens, finish, bias, program)
             client.expected[key] = tokens
 
@@ -284,12 +255,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert (name, answer.key, answer.frontend) == ("tokenizer0", 1, "frontend0")
         assert [standing.key for standing in answer.standings] == [key for key in keys if self._live(key)]
         for standing in answer.standings:
-            want = self.wanted[standing.key]
-            known = len(self.bench.clients[want.tokenizer].tokens.get(standing.key, []))
-            assert (standing.prompt_tokens, standing.generated_tokens) == (len(want.prompt), known)
-            assert (standing.state == WAITING) == (standing.place is not None) == (standing.waits_for is not None)
-            assert 0 <= standing.computed_tokens <= len(want.prompt) + known + self.bench.args.run_ahead
-            assert standing.cached_tokens < len(want.prompt)
+            check_standing(self.bench, standing, self.wanted[standing.key])
 
     # What goes wrong
 
@@ -392,67 +358,14 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert self.bench.engine.idle
         self.bench.engine.check()
         for key, want in self.wanted.items():
-            self._check_output(key, want)
-        self._check_counters()
-        self._check_gauges()
-
-    def _check_output(self, key: int, want: Wanted) -> None:
-        client = self.bench.clients[want.tokenizer]
-        got, finish, problem = client.tokens.get(key, []), client.finish.get(key), client.problems.get(key)
-        if key in client.gone:
-            assert finish is None
-        elif problem is not None and problem.code in ("step_failed", "poison_request", "shutting_down", "deadline_exceeded"):
-            assert finish == FINISH_ERROR
-            assert problem.code != "deadline_exceeded" or self.bench.deadlines[key] <= self.bench.now
-        elif want.program.startswith(REFUSED):
-            assert problem is not None
-            assert (got, problem.code) == ([], "invalid_grammar" if len(want.prompt) < self.context else problem.code)
-            self.happened["refused_grammars"] += 1
-        elif len(want.prompt) >= self.context:  # it came while no worker was attached
-            assert problem is not None
-            assert (got, problem.code) == ([], "context_length_exceeded")
-        else:
-            assert (got, finish) == (want.tokens, want.finish), f"key {key}: {want}, {problem}"
-            self.happened["unmatched"] += problem is not None and problem.code == "grammar_too_complex"
-        if want.program.startswith(DEADLY):
-            assert not got
-            self.happened["deadly_grammars"] += problem is not None and problem.code == "poison_request"
-        assert self.bench.worker.matched.get(want.seed, {want.program}) == {want.program}
-        self.happened["matched"] += bool(want.program and got)
-        assert 0 <= client.cached.get(key, 0) < len(want.prompt)
-        assert self.bench.worker.biased.get(want.seed, {want.bias}) == {want.bias}
-        if got:
-            scores = [-token / 8 for token in want.prompt[1:]]
-            assert client.scores.get(key, []) == (scores if want.sampling.prompt_logprobs >= 0 else [])
-            self.happened["scored"] += bool(client.scores.get(key))
-            self.happened["biased"] += want.bias is not None
-        sampling = want.sampling
-        columns = (sampling.presence_penalty, sampling.frequency_penalty, sampling.repetition_penalty, sampling.temperature, sampling.top_p)
-        for prompt_len, logprobs, _, *floats in self.bench.worker.admitted.get(want.seed, set()):
-            assert (prompt_len, logprobs, *floats[:5]) == (len(want.prompt), sampling.logprobs, *[pytest.approx(value) for value in columns])
-
-    def _check_counters(self) -> None:
+            self.happened.update(check_output(self.bench, self.context, key, want))
         counts = self.before + Counter(self.bench.engine.tally.counts)
-        ends = Counter(finish for client in self.bench.clients.values() for finish in client.finish.values())
-        assert counts["accepted"] == len(self.wanted)
-        assert counts["refused"] == self.refused
-        assert counts["finished_length"] == ends[FINISH_LENGTH]
-        assert counts["finished_stop"] == ends[FINISH_END_TOKEN] + self.over["finished_stop"]
-        assert counts["errors"] == ends[FINISH_ERROR]
-        assert counts["cancelled"] == self.over["cancelled"]
-        assert counts["generation_tokens"] == sum(len(tokens) for client in self.bench.clients.values() for tokens in client.tokens.values())
-        assert counts["invariant_violations"] == self.broken
-        assert counts["prefix_hits"] <= counts["prefix_queries"]
+        assert (counts["accepted"], counts["refused"], counts["invariant_violations"]) == (len(self.wanted), self.refused, self.broken)
+        check_ends(self.bench, counts, self.over)
         worker = self.bench.worker
         names = ("accepted", "preemptions", "evicted_blocks", "copied_blocks", "prefix_hits", "failed_steps", "steps", "generation_tokens", "expired")
         self.happened.update({name: counts[name] for name in names})
         self.happened.update(swaps=worker.swaps, seen=worker.seen, examples=1)
-
-    def _check_gauges(self) -> None:
-        gauges = self.bench.engine.gauges()
-        used = ("running", "waiting", "waiting_tokens", "slots_used", "blocks_used", "blocks_retiring")
-        assert {name: gauges[name] for name in used} == dict.fromkeys(used, 0)
-        assert gauges["blocks_free"] + gauges["blocks_cached"] == gauges["blocks"]
 
 
 @pytest.mark.timeout(0 if EXAMPLES > ROUND else 300)

@@ -1,4 +1,4 @@
-"""Overload as the scheduler sees it: what is predicted, what is refused for it and until when, and what is out of time."""
+"""Overload as the scheduler sees it: what is predicted, and what is refused for it and until when."""
 
 import math
 from random import Random
@@ -9,9 +9,7 @@ import pytest
 
 from messages.text import Problem
 from scheduler.deadlines import Work
-from scheduler.errors import InvariantError
 from scheduler.forecast import ANSWERS, LEAST_FRESH, LONGEST, LOOKED_UP, SHORTEST, UNKNOWN, Forecast, Rate, retry_after
-from scheduler.live import SPARE
 from scheduler.pace import Pace
 from scheduler.tally import Tally
 from tests.support.scheduler_bench import Bench, attached, prompt_of
@@ -33,13 +31,6 @@ def busy(slots: int = 2, answer: int = 8, **changes: Any) -> Bench:
 
 def refusal(bench: Bench, key: int) -> Problem | None:
     return bench.clients["tokenizer0"].refused.get(key)
-
-
-def run_until(bench: Bench, when: float) -> None:
-    while bench.now < when:
-        if not bench.step():
-            bench.now = when
-    bench.plan()
 
 
 # What is predicted
@@ -176,7 +167,7 @@ def admitted_after(bench: Bench, prompt: list[int], limit: int, told: float, tim
             bench.abort([key])
             return bench.now - began
         assert bench.now < began + told, f"not let in after {told} s: {refusal(bench, key)}"
-        run_until(bench, min(began + told, bench.now + STEP))
+        bench.run_until(min(began + told, bench.now + STEP))
 
 
 CAPS: dict[str, dict[str, Any]] = {
@@ -295,109 +286,6 @@ def test_what_comes_again_is_let_in_whatever_it_would_wait() -> None:
     bench.scheduler_dies()
     bench.settle()
     assert set(keys) <= bench.clients["tokenizer0"].finish.keys()
-
-
-# What is out of time
-
-
-def test_out_of_time_in_line_without_a_slot() -> None:
-    bench = Bench(attached(slots=1))
-    [running] = bench.admit(prompt_of(4), 30)
-    [waiting] = bench.admit(prompt_of(4, 1), 8, timeout=0.05)
-    bench.step()
-    assert bench.engine.next_deadline == bench.deadlines[waiting]
-    run_until(bench, bench.now + 0.06)
-    client = bench.clients["tokenizer0"]
-    assert (client.problems[waiting].status, client.problems[waiting].code) == (504, "deadline_exceeded")
-    assert not client.tokens.get(waiting)
-    assert waiting not in client.began
-    assert bench.worker.admitted.keys() == {running}
-    bench.settle()
-    assert bench.engine.next_deadline is None
-    assert len(client.tokens[running]) == 30
-    assert {name: bench.engine.tally.counts[name] for name in ("errors", "expired", "finished_length")} == {
-        "errors": 1, "expired": 1, "finished_length": 1
-    }  # fmt: skip
-
-
-def test_out_of_time_while_it_runs_frees_slot_and_blocks_when_the_plans_in_flight_retire() -> None:
-    bench = Bench(run_ahead=2)
-    [key] = bench.admit(prompt_of(9), 30, timeout=0.1)
-    [other] = bench.admit(prompt_of(9, 1), 12)
-    while bench.now < bench.deadlines[key]:
-        bench.step()
-        bench.engine.check()
-    bench.plan()
-    client, session = bench.clients["tokenizer0"], bench.engine.session
-    assert session is not None
-    assert session.inflight, "plans that name the row are on their way"
-    assert 0 < len(client.tokens[key]) < 30
-    assert client.problems[key].code == "deadline_exceeded"
-    assert bench.engine.gauges()["running"] == 1
-    for _ in range(3):
-        bench.step()
-        bench.engine.check()
-    assert bench.engine.gauges()["slots_used"] == 1
-    bench.settle()
-    assert len(client.tokens[other]) == 12
-
-
-def test_time_goes_on_over_the_deaths_of_worker_and_scheduler() -> None:
-    bench = Bench(attached(slots=2))
-    keys = [bench.admit(prompt_of(4, number), 30, timeout=0.2)[0] for number in range(3)]
-    bench.step()
-    bench.worker.restart()
-    bench.step()
-    bench.scheduler_dies()
-    bench.now = bench.deadlines[keys[0]] - 0.01
-    bench.plan()
-    client = bench.clients["tokenizer0"]
-    assert not client.problems
-    bench.now += 0.01
-    bench.plan()
-    assert {key: client.problems[key].status for key in keys} == dict.fromkeys(keys, 504)
-    bench.settle()
-    assert bench.engine.idle
-
-
-def test_time_goes_on_without_a_worker() -> None:
-    bench = Bench(start=False)
-    [key] = bench.admit(prompt_of(4), 8, timeout=1.0)
-    bench.now += 1.0
-    bench.plan()
-    assert bench.clients["tokenizer0"].problems[key].code == "deadline_exceeded"
-
-
-def test_deadlines_of_what_is_over_are_forgotten() -> None:
-    bench = Bench()
-    for _ in range(3 * SPARE):
-        bench.abort(bench.admit(prompt_of(2), 2, timeout=9e4))
-    live = bench.engine._live
-    assert len(live._deadlines) <= SPARE + 2
-    [key] = bench.admit(prompt_of(2), 2, timeout=0.5)
-    bench.abort([key])
-    [again] = bench.admit(prompt_of(2), 2)
-    bench.now += 1.0
-    bench.settle()
-    assert again in bench.clients["tokenizer0"].finish
-    assert not bench.clients["tokenizer0"].problems
-
-
-def test_sums_that_do_not_add_up_are_found() -> None:
-    bench = Bench()
-    bench.admit(prompt_of(2), 8, timeout=50.0)
-    live = bench.engine._live
-    for damage in ("reserved", "_timed"):
-        setattr(live, damage, getattr(live, damage) + 1)
-        with pytest.raises(InvariantError):
-            bench.engine.check()
-        setattr(live, damage, getattr(live, damage) - 1)
-    live._deadlines.clear()
-    with pytest.raises(InvariantError, match="a deadline is forgotten") as found:
-        live.check()
-    bench.engine.repair(found.value)
-    bench.engine.check()
-    assert live.next_deadline is not None
 
 
 # What overload does not do

@@ -7,7 +7,7 @@ from messages.admit import Admit
 from messages.sampling import Constraints, SamplingParams
 from messages.tokens import FINISH_LENGTH
 from scheduler.errors import ContractError
-from tests.support.null_worker import reference
+from tests.support.null_answers import reference
 from tests.support.scheduler_bench import Bench, attached, prompt_of
 from transport.columns import pack_i32
 

@@ -3,7 +3,7 @@
 import pytest
 
 from scheduler.step_sizes import BOUNDS, StepSizes
-from tests.support.null_worker import POISON_SEED_MARK
+from tests.support.null_answers import POISON_SEED_MARK
 from tests.support.scheduler_bench import Bench, attached, prompt_of
 
 

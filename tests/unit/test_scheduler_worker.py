@@ -11,7 +11,7 @@ from messages.tokens import FINISH_ERROR, LogprobColumns
 from scheduler.deadlines import FLOOR, WATCHED
 from scheduler.door import CLOSING
 from scheduler.errors import ContractError
-from tests.support.null_worker import reference
+from tests.support.null_answers import reference
 from tests.support.scheduler_bench import Bench, attached, prompt_of
 from transport.columns import pack_f32, pack_i32, pack_u8
 
