@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from pagewire.client import Server
 from pagewire.paths import app_root
 
 START_SECONDS = 1800.0
@@ -17,7 +18,7 @@ SHOWN_CHARACTERS = 4000
 
 
 class PrivateCluster:
-    """A running cluster that nobody else's `launch.py cluster ...` sees. `url` is its address on this machine, `key` an API key if it needs one."""
+    """A running cluster that nobody else's `launch.py cluster ...` sees; `server` is how it is reached."""
 
     def __init__(self, arguments: Sequence[str]) -> None:
         """`arguments` are those of `cluster start`. Returns when the cluster is ready; raises RuntimeError with its last words when it fails."""
@@ -26,7 +27,7 @@ class PrivateCluster:
             done = self._launch("start", "--detach", "--host", "127.0.0.1", "--port", "0", *arguments, seconds=START_SECONDS)
             if done.returncode:
                 raise RuntimeError(f"the cluster did not start (exit {done.returncode}):\n{done.stderr.strip()[-SHOWN_CHARACTERS:]}")
-            self.url, self.key = _url_and_key(Path(self._root))
+            self.server = server_below(Path(self._root))
         except BaseException:
             self.close()
             raise
@@ -45,8 +46,10 @@ class PrivateCluster:
                 shutil.rmtree(self._root, ignore_errors=True)
 
 
-def _url_and_key(root: Path) -> tuple[str, str | None]:
+def server_below(root: Path) -> Server:
+    """The one whose run directory is in `root`, with the key and the certificate that it needs. Raises RuntimeError when there is none."""
     for info in root.glob("*/info.json"):
         key = info.with_name("key")
-        return json.loads(info.read_bytes())["url"], key.read_text("ascii") if key.exists() else None
+        told = json.loads(info.read_bytes())
+        return Server(told["url"], key.read_text("ascii") if key.exists() else None, told.get("tls_cert"))
     raise RuntimeError(f"the cluster started but left no info.json below {root}")

@@ -4,11 +4,11 @@ import atexit
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any
 
-from pagewire.client import PagewireError, events, get, post
+from pagewire.client import PagewireError, Server
 from pagewire.cluster import PrivateCluster
 from pagewire.sampling import SamplingParams
 
@@ -34,7 +34,8 @@ class Completion:
     logprobs: Mapping[str, Any] | None = None
 
 
-SWITCHES = {"prefix_cache"}
+SWITCHES = {"generation_config", "prefix_cache"}
+"""Options that are on or off."""
 
 
 class LLM:
@@ -50,14 +51,15 @@ class LLM:
 
         `url`: base URL of a running server (without /v1); `model` and `options` are then not used. It gets the API key in $PAGEWIRE_API_KEY.
         `options`: the long options of `cluster start` with underscores, such as `threads=2`, `max_context=2048`, `kv_tokens=65536`,
-        `dtype="bfloat16"`; True sets a flag (`dummy_weights=True`), False leaves it out, `prefix_cache=False`
-        turns it off. `host`, `port` and `detach` are set here.
+        `dtype="bfloat16"`; True sets a flag (`dummy_weights=True`), False leaves it out; `prefix_cache=False`
+        and `generation_config=False` turn those off. `host`, `port` and `detach` are set here.
         `launch.py cluster start --help` lists them all.
         Returns when the cluster is ready. Raises RuntimeError with its last words when it does not start.
         """
         self._cluster = None if url else PrivateCluster(_arguments(model, options))
-        self.url = (self._cluster.url if self._cluster else url or "").rstrip("/")
-        self._key = (self._cluster.key if self._cluster else None) or os.environ.get("PAGEWIRE_API_KEY")
+        server = self._cluster.server if self._cluster else Server((url or "").rstrip("/"))
+        self._server = replace(server, key=server.key or os.environ.get("PAGEWIRE_API_KEY"))
+        self.url = server.url
         atexit.register(self.close)
 
     def generate(self, prompts: Prompt | Sequence[Prompt], params: SamplingParams | None = None) -> list[Completion]:
@@ -65,13 +67,13 @@ class LLM:
         batch = _batch(prompts)
         body = (params or SamplingParams()).body(chat=False)
         with ThreadPoolExecutor(max_workers=max(1, min(IN_FLIGHT, len(batch)))) as pool:
-            answers = list(pool.map(lambda prompt: post(f"{self.url}/v1/completions", {**body, "prompt": prompt}, self._key), batch))
+            answers = list(pool.map(lambda prompt: self._server.post("/v1/completions", {**body, "prompt": prompt}), batch))
         return [completion for number, answer in enumerate(answers) for completion in _completions(number, answer)]
 
     def chat(self, messages: Sequence[Message], params: SamplingParams | None = None) -> list[Completion]:
         """Answer a conversation through the model's chat template; `n` completions. Raises PagewireError."""
         body = (params or SamplingParams()).body(chat=True)
-        return _completions(0, post(f"{self.url}/v1/chat/completions", {**body, "messages": list(messages)}, self._key))
+        return _completions(0, self._server.post("/v1/chat/completions", {**body, "messages": list(messages)}))
 
     def stream(self, prompt: Prompt | Sequence[Message], params: SamplingParams | None = None) -> Iterator[str]:
         """Pieces of one answer as they come: to a conversation (a list of messages) or as the continuation of text or token ids.
@@ -84,14 +86,14 @@ class LLM:
         chat = not isinstance(prompt, str) and any(isinstance(item, Mapping) for item in prompt)
         path, name = ("/v1/chat/completions", "messages") if chat else ("/v1/completions", "prompt")
         given = prompt if isinstance(prompt, str) else list(prompt)
-        for event in events(self.url + path, {**params.body(chat), name: given, "stream": True}, self._key):
+        for event in self._server.events(path, {**params.body(chat), name: given, "stream": True}):
             for choice in event["choices"]:
                 if text := (choice["delta"].get("content") if chat else choice["text"]):
                     yield text
 
     def models(self) -> list[str]:
         """The names the server answers to."""
-        return [entry["id"] for entry in get(f"{self.url}/v1/models", self._key)["data"]]
+        return [entry["id"] for entry in self._server.get("/v1/models")["data"]]
 
     def close(self) -> None:
         """Stop the private cluster. A second call does nothing."""

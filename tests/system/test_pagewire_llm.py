@@ -7,6 +7,7 @@ import psutil
 import pytest
 
 from pagewire import LLM, PagewireError, SamplingParams
+from tests.support.certificates import make_certificate
 
 
 def processes(folder: Path) -> list[psutil.Process]:
@@ -16,11 +17,14 @@ def processes(folder: Path) -> list[psutil.Process]:
     return [supervisor, *supervisor.children(recursive=True)]
 
 
-def test_llm_starts_generates_and_leaves_nothing(models: Path, run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_llm_starts_generates_and_leaves_nothing(models: Path, run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over https: it trusts the certificate of its own cluster, which no authority has signed."""
     monkeypatch.setattr("tempfile.tempdir", str(run_dir))
     prompts: list[str | list[int]] = ["ab", "x", [97, 98]]
     greedy = SamplingParams(max_tokens=8, temperature=0, ignore_eos=True)
-    with LLM(str(models / "chain-byte"), kv_tokens=4096, threads=1) as llm:
+    certificate, key = (str(path) for path in make_certificate(tmp_path, "example"))
+    with LLM(str(models / "chain-byte"), kv_tokens=4096, threads=1, tls_cert=certificate, tls_key=key) as llm:
+        assert llm.url.startswith("https://")
         started = processes(run_dir)
         assert len(started) == 5
         first, second, third = llm.generate(prompts, greedy)

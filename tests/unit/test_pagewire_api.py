@@ -1,5 +1,6 @@
 """The public package against a stand-in server: what it sends, what it gives back, how it fails."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -7,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from pagewire import LLM, PagewireError, SamplingParams
+from pagewire.client import Server
+from pagewire.cluster import server_below
 from pagewire.llm import _arguments
 from pagewire.paths import app_root
 from tests.support.fake_server import MODEL, FakeServer
@@ -67,12 +70,28 @@ def test_options_become_flags() -> None:
     assert _arguments("m", {"max_context": 64, "dummy_weights": True, "detach": False}) == ["--model", "m", "--max-context", "64", "--dummy-weights"]
     assert _arguments(None, {}) == []
     assert _arguments(None, {"prefix_cache": False}) == ["--prefix-cache", "off"]
-    assert _arguments(None, {"prefix_cache": True}) == ["--prefix-cache", "on"]
+    assert _arguments(None, {"prefix_cache": True, "generation_config": False}) == ["--prefix-cache", "on", "--generation-config", "off"]
 
 
 def test_a_cluster_that_does_not_start_tells_why() -> None:
     with pytest.raises(RuntimeError, match="no-such-model"):
         LLM("no-such-model-anywhere")
+
+
+@pytest.mark.parametrize(
+    ("told", "key", "found"),
+    [
+        ({"url": "http://127.0.0.1:7"}, None, Server("http://127.0.0.1:7")),
+        ({"url": "https://127.0.0.1:7", "tls_cert": "/a.pem"}, "pw-1", Server("https://127.0.0.1:7", "pw-1", "/a.pem")),
+    ],
+    ids=["plain", "key and certificate"],
+)
+def test_a_private_cluster_says_how_it_is_reached(told: dict[str, str], key: str | None, found: Server, tmp_path: Path) -> None:
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7" / "info.json").write_text(json.dumps(told))
+    if key is not None:
+        (tmp_path / "7" / "key").write_text(key)
+    assert server_below(tmp_path) == found
 
 
 def test_the_application_of_a_clone_is_its_root() -> None:
