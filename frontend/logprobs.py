@@ -28,10 +28,10 @@ class ChatLogprobs(msgspec.Struct):
 
 
 class PromptEntry(msgspec.Struct):
-    """vLLM's shape; `rank` 1 is the likeliest, null for one that is not among the alternatives."""
+    """vLLM's shape; `rank` 1 is the likeliest."""
 
     logprob: float
-    rank: int | None
+    rank: int
     decoded_token: str
 
 
@@ -91,13 +91,13 @@ def is_first(token: TokenLogprob) -> bool:
 
 
 def prompt(tokens: list[TokenLogprob], count: int) -> list[dict[str, PromptEntry] | None]:
-    """By position, then by token id: the token and `count` alternatives."""
+    """By position, then by token id: the token and `count` alternatives. One that is not among them comes behind all that are as likely."""
     return [None if is_first(token) else _entries(token, count) for token in tokens]
 
 
 def _entries(token: TokenLogprob, count: int) -> dict[str, PromptEntry]:
     found = {str(id_): PromptEntry(bounded(logprob), rank, shown(piece)) for rank, (id_, piece, logprob) in enumerate(token.top, 1)}
-    own = found.get(str(token.token)) or PromptEntry(bounded(token.logprob), None, shown(token.piece))
+    own = found.get(str(token.token)) or PromptEntry(bounded(token.logprob), max(token.rank, len(token.top) + 1), shown(token.piece))
     return dict(list(found.items())[:count]) | {str(token.token): own}
 
 

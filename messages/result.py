@@ -63,8 +63,8 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True, tag="prepared"):
 class ScoreColumns(msgspec.Struct, frozen=True, kw_only=True):
     """What the plan's Scores asked for; `slot`, `start`, `count` and `top` are as there.
 
-    Logprobs: one value of `chosen` (f32) for each position, and `top` values of `top_ids` (i32) and `top_values` (f32), best first. `states` f32: one
-    vector, as long as the model's hidden size, for each POOLED row.
+    Logprobs: for each position one value of `chosen` (f32) and of `ranks` (i32: how many tokens are at least as likely, itself counted), and `top`
+    values of `top_ids` (i32) and `top_values` (f32), best first. `states` f32: one vector, as long as the model's hidden size, for each POOLED row.
     """
 
     slot: bytes
@@ -72,6 +72,7 @@ class ScoreColumns(msgspec.Struct, frozen=True, kw_only=True):
     count: bytes
     top: bytes
     chosen: bytes
+    ranks: bytes
     top_ids: bytes
     top_values: bytes
     states: bytes = b""

@@ -32,7 +32,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
     """One token and its alternatives. `piece` is the token's own bytes; `top` is (id, bytes, logprob), best first.
 
-    `hidden`: it leaves no text. The first token of a prompt has no logprob (NaN).
+    `hidden`: it leaves no text. The first token of a prompt has no logprob (NaN). `rank`: of the others, how many tokens were at least as likely.
     """
 
     token: int
@@ -40,6 +40,7 @@ class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
     logprob: float
     top: list[tuple[int, bytes, float]]
     hidden: bool = False
+    rank: int = 0
 
 
 class Started(msgspec.Struct, frozen=True, tag="started"):

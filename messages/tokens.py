@@ -45,7 +45,8 @@ class Tokens(msgspec.Struct, frozen=True, kw_only=True, tag="tokens"):
 
 
 class PromptScores(msgspec.Struct, frozen=True, kw_only=True, tag="scores"):
-    """Logprobs of the prompt tokens of `key` behind position `start`: `chosen` f32; `top` alternatives of each in `top_ids` i32, `top_values` f32.
+    """Logprobs of the prompt tokens of `key` behind position `start`: `chosen` f32, `ranks` i32 as in `messages.result.ScoreColumns`; `top`
+    alternatives of each in `top_ids` i32, `top_values` f32.
 
     They come in order of position, each once, before the first token of the key. For a key that pools, `states` f32 is the sum of the hidden states
     at `count` positions from `start` on, and there are no logprobs.
@@ -55,6 +56,7 @@ class PromptScores(msgspec.Struct, frozen=True, kw_only=True, tag="scores"):
     start: int
     top: int
     chosen: bytes
+    ranks: bytes
     top_ids: bytes
     top_values: bytes
     count: int = 0

@@ -64,6 +64,7 @@ def delivered(slots: Slots, planned: Scores | None, result: ScoreColumns | None)
                 start=first,
                 top=max(width, 0),
                 chosen=result.chosen[4 * place : 4 * (place + size)],
+                ranks=result.ranks[4 * place : 4 * (place + size)],
                 top_ids=result.top_ids[4 * entry : 4 * (entry + tops)],
                 top_values=result.top_values[4 * entry : 4 * (entry + tops)],
                 count=number,
@@ -76,6 +77,7 @@ def _check(result: ScoreColumns, scored: int, wide: int, pooled: int) -> int:
     """Bytes of one vector of hidden states. Raises ContractError."""
     try:
         view_f32(result.chosen, scored)
+        view_i32(result.ranks, scored)
         view_i32(result.top_ids, wide)
         view_f32(result.top_values, wide)
         values = view_f32(result.states).size

@@ -48,14 +48,15 @@ class Scoring:
         ids, values = view_i32(message.top_ids, size).tolist(), view_f32(message.top_values, size).tolist()
         if ids and not 0 <= min(ids) <= max(ids) < len(self._of):
             raise ColumnError("a token id is outside the vocabulary")
-        for number, logprob in enumerate(chosen):
+        ranks = view_i32(message.ranks, len(chosen)).tolist()
+        for number, (logprob, rank) in enumerate(zip(chosen, ranks, strict=True)):
             part = slice(number * message.top, (number + 1) * message.top)
             top = [(token, self._of[token], value) for token, value in zip(ids[part], values[part], strict=True)]
-            self._known.append(self._logprob(first + number, logprob, top))
+            self._known.append(self._logprob(first + number, logprob, top, rank))
 
-    def _logprob(self, position: int, logprob: float, top: list[tuple[int, bytes, float]]) -> TokenLogprob:
+    def _logprob(self, position: int, logprob: float, top: list[tuple[int, bytes, float]], rank: int = 0) -> TokenLogprob:
         token = self._prompt[position]
-        return TokenLogprob(token, self._of[token], logprob, top, position in self._hidden)
+        return TokenLogprob(token, self._of[token], logprob, top, position in self._hidden, rank)
 
 
 class Embedding:

@@ -35,9 +35,10 @@ class Scored:
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """On the device, or on the host: logprobs `chosen` [N], `top` and `top_ids` [N, most]; `states` [rows, C] float32."""
+    """On the device, or on the host: logprobs `chosen` [N], their `rank` [N] int64, `top` and `top_ids` [N, most]; `states` [rows, C] float32."""
 
     chosen: Tensor
+    rank: Tensor
     top: Tensor
     top_ids: Tensor
     states: Tensor
@@ -47,12 +48,18 @@ def compute(decoder: Decoder, kernels: Kernels, x: Tensor, scored: Scored, index
     """Of the step whose last hidden states are `x`; `index`, `token` and `pool_index` are those of `scored` as int64 on its device."""
     most, size = int(scored.top.max(initial=0)), max(1, PIECE_VALUES // decoder.config.vocab)
     pieces = zip(index.split(size), token.split(size), strict=True) if len(index) else []
-    parts = [kernels.score(decoder.logits(x, piece), wanted, most) for piece, wanted in pieces]
+    parts = [_piece(kernels, decoder.logits(x, piece), wanted, most) for piece, wanted in pieces]
     if not parts:
-        parts = [(x.new_empty(0, dtype=torch.float32), x.new_empty(0, most, dtype=torch.float32), index.new_empty(0, most))]
-    chosen, top, top_ids = (torch.cat(part) for part in zip(*parts, strict=True))
+        parts = [(x.new_empty(0, dtype=torch.float32), index, x.new_empty(0, most, dtype=torch.float32), index.new_empty(0, most))]
+    chosen, rank, top, top_ids = (torch.cat(part) for part in zip(*parts, strict=True))
     sums = [_sum(decoder, x, row) for row in pool_index.split(scored.pool_count.tolist())] if len(pool_index) else []
-    return Found(chosen=chosen, top=top, top_ids=top_ids, states=torch.stack(sums) if sums else x.new_empty(0, x.shape[1], dtype=torch.float32))
+    states = torch.stack(sums) if sums else x.new_empty(0, x.shape[1], dtype=torch.float32)
+    return Found(chosen=chosen, rank=rank, top=top, top_ids=top_ids, states=states)
+
+
+def _piece(kernels: Kernels, logits_NV: Tensor, token: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    chosen, top, top_ids = kernels.score(logits_NV, token, most)
+    return chosen, (logits_NV >= logits_NV.gather(1, token[:, None])).sum(1), top, top_ids
 
 
 def _sum(decoder: Decoder, x: Tensor, index: Tensor) -> Tensor:
@@ -72,6 +79,7 @@ def score_columns(scored: Scored, found: Found) -> ScoreColumns:
         count=asked.count,
         top=asked.top,
         chosen=pack_f32(chosen),
+        ranks=pack_i32(found.rank.numpy()),
         top_ids=pack_i32(top_ids[width]),
         top_values=pack_f32(top[width]),
         states=pack_f32(found.states.numpy()),

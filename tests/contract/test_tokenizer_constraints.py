@@ -75,9 +75,9 @@ def test_logprobs_of_a_prompt(byte: Neighbours, fault: str) -> None:
     assert (admit.max_tokens, admit.sampling.prompt_logprobs) == (1, 1)
     for start, chosen in ((0, -0.5), (2 if fault == "gap" else 1, -0.25)):
         if fault != "early token" or not start:
-            top_values = pack_f32([chosen])
-            byte.send(PromptScores(key=3, start=start, top=1, chosen=pack_f32([chosen]), top_ids=pack_i32([64]), top_values=top_values))
-    byte.send(PromptScores(key=99, start=0, top=0, chosen=pack_f32([0.0]), top_ids=b"", top_values=b""))
+            columns = {"chosen": pack_f32([chosen]), "ranks": pack_i32([start + 7]), "top_ids": pack_i32([64]), "top_values": pack_f32([chosen])}
+            byte.send(PromptScores(key=3, start=start, top=1, **columns))
+    byte.send(PromptScores(key=99, start=0, top=0, chosen=pack_f32([0.0]), ranks=pack_i32([1]), top_ids=b"", top_values=b""))
     byte.send(tokens((3, 64, FINISH_LENGTH, 0)))
     ended = byte.hear()
     assert isinstance(ended, Ended)
@@ -87,8 +87,8 @@ def test_logprobs_of_a_prompt(byte: Neighbours, fault: str) -> None:
         assert byte.scheduled() == Abort([3], finished=fault == "early token")
         return
     assert (ended.text, ended.completion_tokens, ended.problem) == ("AB", 0, None)
-    assert [(entry.token, entry.hidden, entry.logprob, entry.top) for entry in ended.prompt[1:]] == [
-        (32, False, -0.5, [(64, b"a", -0.5)]),
-        (33, False, -0.25, [(64, b"a", -0.25)]),
+    assert [(entry.token, entry.hidden, entry.logprob, entry.rank, entry.top) for entry in ended.prompt[1:]] == [
+        (32, False, -0.5, 7, [(64, b"a", -0.5)]),
+        (33, False, -0.25, 8, [(64, b"a", -0.25)]),
     ]
     assert (ended.prompt[0].token, ended.prompt[0].hidden) == (292, True)

@@ -183,6 +183,7 @@ class NullWorker:
             count=scores.count,
             top=scores.top,
             chosen=pack_f32([-token / 8 for token in tokens]),
+            ranks=pack_i32([token + 1 for token in tokens]),
             top_ids=pack_i32(wide),
             top_values=pack_f32([-token / 8 for token in wide]),
             states=pack_f32(states),

@@ -102,13 +102,14 @@ class Client:
     def _read_scores(self, message: PromptScores) -> None:
         if message.states:
             self.states.setdefault(message.key, []).append((message.start, message.count, view_f32(message.states).tolist()))
-            assert (message.chosen, message.top) == (b"", 0)
+            assert (message.chosen, message.ranks, message.top) == (b"", b"", 0)
             return
         known = self.scores.setdefault(message.key, [])
         assert message.key not in self.tokens, f"key {message.key}: scores after its first token"
         assert message.key not in self.gone
         assert message.start == len(known)
         known += view_f32(message.chosen).tolist()
+        assert view_i32(message.ranks).tolist() == [1 - 8 * value for value in view_f32(message.chosen).tolist()]
         self.score_tops.setdefault(message.key, []).extend(view_i32(message.top_ids, message.top * len(message.chosen) // 4).tolist())
 
     def _read_logprobs(self, message: Tokens, keys: list[int]) -> None:

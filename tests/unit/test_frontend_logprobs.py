@@ -25,15 +25,19 @@ def test_completion_shape_has_the_chosen_token_among_the_alternatives() -> None:
 
 
 def test_the_first_token_of_a_prompt_has_no_logprob_and_hidden_tokens_no_width() -> None:
-    tokens = [TokenLogprob(292, b"<|bos|>", math.nan, [], True), TokenLogprob(1, b"a", -0.5, []), TokenLogprob(2, b"b", -1.0, [(1, b"a", -0.5)])]
+    tokens = [
+        TokenLogprob(292, b"<|bos|>", math.nan, [], True),
+        TokenLogprob(1, b"a", -0.5, [], rank=3),
+        TokenLogprob(2, b"b", -1.0, [(1, b"a", -0.5)], rank=2),
+    ]
     shape = logprobs.completion(tokens, logprobs.Offsets(), 1)
     assert shape.token_logprobs == [None, -0.5, -1.0]
     assert shape.top_logprobs == [None, {"a": -0.5}, {"a": -0.5, "b": -1.0}]
     assert shape.text_offset == [0, 0, 1]
     first, second, third = logprobs.prompt(tokens, 1)
     assert first is None
-    assert second == {"1": logprobs.PromptEntry(-0.5, None, "a")}
-    assert third == {"1": logprobs.PromptEntry(-0.5, 1, "a"), "2": logprobs.PromptEntry(-1.0, None, "b")}
+    assert second == {"1": logprobs.PromptEntry(-0.5, 3, "a")}
+    assert third == {"1": logprobs.PromptEntry(-0.5, 1, "a"), "2": logprobs.PromptEntry(-1.0, 2, "b")}
 
 
 def test_offsets_count_characters_not_bytes_and_go_on_over_pieces() -> None:

@@ -178,7 +178,7 @@ def test_hidden_states_that_break_the_contract(states: bytes) -> None:
     assert [len(bench.clients["tokenizer0"].tokens[key]) for key in keys] == [2, 2]
 
 
-@pytest.mark.parametrize("fault", ["missing", "uncalled for", "slot", "chosen", "top_ids", "top_values"])
+@pytest.mark.parametrize("fault", ["missing", "uncalled for", "slot", "chosen", "ranks", "top_ids", "top_values"])
 def test_scores_that_break_the_contract(fault: str) -> None:
     """The session is given up and all is computed again."""
     bench = Bench()
@@ -186,7 +186,7 @@ def test_scores_that_break_the_contract(fault: str) -> None:
     bench.plan()
     message = bench.worker.deliver()
     assert isinstance(message, StepResult)
-    columns = message.scores or ScoreColumns(slot=b"", start=b"", count=b"", top=b"", chosen=b"", top_ids=b"", top_values=b"")
+    columns = message.scores or ScoreColumns(slot=b"", start=b"", count=b"", top=b"", chosen=b"", ranks=b"", top_ids=b"", top_values=b"")
     wrong = None if fault == "missing" else columns if fault == "uncalled for" else msgspec.structs.replace(columns, **{fault: pack_i32([77, 7])})
     with pytest.raises(ContractError):
         bench.engine.receive(msgspec.structs.replace(message, scores=wrong), bench.now)

@@ -27,7 +27,8 @@ def vocabulary(models: Path) -> Vocabulary:
 def part(start: int, values: list[float], top: int = 0) -> PromptScores:
     ids = [number % 300 for number in range(top * len(values))]
     chosen, top_values = pack_f32(values), pack_f32([-1.0] * len(ids))
-    return PromptScores(key=1, start=start, top=top, chosen=chosen, top_ids=pack_i32(ids), top_values=top_values)
+    ranks = pack_i32([start + number for number in range(len(values))])
+    return PromptScores(key=1, start=start, top=top, chosen=chosen, ranks=ranks, top_ids=pack_i32(ids), top_values=top_values)
 
 
 def test_parts_add_up(vocabulary: Vocabulary) -> None:
@@ -39,7 +40,7 @@ def test_parts_add_up(vocabulary: Vocabulary) -> None:
     found = scoring.take()
     assert [entry.token for entry in found] == PROMPT
     assert math.isnan(found[0].logprob)
-    assert [entry.logprob for entry in found[1:]] == [-0.5, -0.25, -0.125]
+    assert [(entry.logprob, entry.rank) for entry in found[1:]] == [(-0.5, 0), (-0.25, 1), (-0.125, 2)]
     assert [entry.piece for entry in found] == [b"<|bos|>", b"a", b"b", b"c"]
     assert [entry.hidden for entry in found] == [True, False, False, False]
     assert found[2].top == [(number, vocabulary.pieces.of[number], -1.0) for number in (2, 3)]
@@ -73,6 +74,7 @@ BAD: dict[str, dict[str, Any]] = {
     "none": {"chosen": b""},
     "too many": {"chosen": pack_f32([-1.0] * 4), "top": 0, "top_ids": b"", "top_values": b""},
     "a broken column": {"chosen": b"123"},
+    "too few ranks": {"ranks": b""},
     "too few alternatives": {"top_ids": pack_i32([1])},
     "too few values": {"top_values": pack_f32([1])},
     "an unknown token": {"top_ids": pack_i32([1, 312])},
@@ -91,7 +93,7 @@ def test_parts_that_are_refused(vocabulary: Vocabulary, fault: str) -> None:
 
 
 def states(count: int, values: list[float]) -> PromptScores:
-    return PromptScores(key=1, start=0, top=0, chosen=b"", top_ids=b"", top_values=b"", count=count, states=pack_f32(values))
+    return PromptScores(key=1, start=0, top=0, chosen=b"", ranks=b"", top_ids=b"", top_values=b"", count=count, states=pack_f32(values))
 
 
 def test_an_embedding_is_the_direction_of_the_sum() -> None:
