@@ -2,9 +2,10 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from launcher.load import Measurement, Outcome
+if TYPE_CHECKING:
+    from launcher.load import Measurement, Outcome
 
 PERCENTILES = (50, 90, 99)
 COLUMNS = ("load", "ok", "err", "tok/s", "tok/s/stream", "TTFT p50", "p90", "p99", "gap p50", "p90", "p99", "E2E p50")
@@ -14,11 +15,9 @@ def percentile(values: Sequence[float], share: float) -> float:
     """The `share` percentile (0..100) with linear interpolation between ranks. Raises ValueError for no values."""
     if not values:
         raise ValueError("no values")
-    ranked = sorted(values)
-    place = (len(ranked) - 1) * share / 100
-    low = int(place)
-    high = min(low + 1, len(ranked) - 1)
-    return ranked[low] + (ranked[high] - ranked[low]) * (place - low)
+    import numpy as np
+
+    return float(np.percentile(values, share))
 
 
 def percentiles(seconds: Sequence[float]) -> dict[str, float] | None:
@@ -28,7 +27,7 @@ def percentiles(seconds: Sequence[float]) -> dict[str, float] | None:
     return {f"p{share}": round(percentile(seconds, share) * 1000, 2) for share in PERCENTILES}
 
 
-def summarise(load: str, measurement: Measurement) -> dict[str, Any]:
+def summarise(load: str, measurement: "Measurement") -> dict[str, Any]:
     """The figures of one run. Latencies (ms) and rates (tokens a second) are of the requests that succeeded.
 
     `total_tok_s` counts generated tokens over the whole run, prefill time included; `stream_tok_s` is the median over requests of tokens
@@ -53,7 +52,7 @@ def summarise(load: str, measurement: Measurement) -> dict[str, Any]:
     }
 
 
-def _decode_rate(outcome: Outcome) -> float | None:
+def _decode_rate(outcome: "Outcome") -> float | None:
     if outcome.first is None or outcome.last is None or outcome.last <= outcome.first or outcome.tokens < 2:
         return None
     return (outcome.tokens - 1) / (outcome.last - outcome.first)

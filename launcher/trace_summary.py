@@ -7,6 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from launcher.figures import percentile
 from launcher.options import whole
 from launcher.trace_list import stages_of
 from launcher.trace_steps import DEVICE, Step, TraceSteps, read_steps
@@ -78,11 +79,7 @@ def stages(steps: list[Step]) -> dict[str, dict[str, float]]:
 def _times(times: list[float]) -> dict[str, float]:
     if not times:
         return {"count": 0}
-    ordered = sorted(times)
-    return {
-        "count": len(times), "median": round(statistics.median(ordered), 2), "p99": round(ordered[(len(ordered) - 1) * 99 // 100], 2),
-        "most": round(ordered[-1], 2),
-    }  # fmt: skip
+    return {"count": len(times), "median": round(percentile(times, 50), 2), "p99": round(percentile(times, 99), 2), "most": round(max(times), 2)}
 
 
 def _share(part: float, whole_: float) -> float:
