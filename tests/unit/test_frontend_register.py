@@ -1,6 +1,5 @@
 """Requests by their names: what is found, what is forgotten, and what a card says of a request at every stage."""
 
-import msgspec
 import pytest
 
 from frontend.cards import Card, card
@@ -15,16 +14,9 @@ from messages.explain import PREFILL, Standing
 from messages.request import Generate, TextPrompt
 from messages.sampling import SamplingParams, StopRules
 from messages.text import Ended, Problem, Started, TextDelta
+from tests.support.outbox import FakeOutbox
 
 SCHEDULER = ProcessState(name="scheduler", incarnation=1, pid=2, phase=READY, facts={"context": 100})
-
-
-
-class Outbox:
-    full = False
-
-    def send(self, message: msgspec.Struct) -> bool:
-        return not self.full
 
 
 class Bench:
@@ -34,7 +26,7 @@ class Bench:
         view = ClusterView(["tokenizer0"])
         tokenizer = ProcessState(name="tokenizer0", incarnation=1, pid=1, phase=READY)
         view.update(ClusterState(ready=True, phase=READY, reason="", model="m", started=0.0, processes=[tokenizer, SCHEDULER]))
-        self.outbox = Outbox()
+        self.outbox = FakeOutbox()
         self.dispatcher = Dispatcher("frontend0", {"tokenizer0": self.outbox}, view, Metrics("m", view))
         self.register = register or Register()
 

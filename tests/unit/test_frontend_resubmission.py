@@ -22,25 +22,9 @@ from messages.explain import Explain
 from messages.request import Cancel, Delivered, Generate, TextPrompt, Tokenize
 from messages.sampling import SamplingParams, StopRules
 from messages.text import Ended, Problem, Started, TextDelta, Texts, Tokenized
+from tests.support.outbox import FakeOutbox
 
 PASSING = Problem(status=503, code="not_ready", message="wait", passing=True)
-
-
-class Outbox:
-    """Of all tokenizers."""
-
-    def __init__(self) -> None:
-        self.sent: list[msgspec.Struct] = []
-        self.full = False
-
-    def send(self, message: msgspec.Struct) -> bool:
-        if not self.full:
-            self.sent.append(message)
-        return not self.full
-
-    def taken(self) -> list[msgspec.Struct]:
-        sent, self.sent = self.sent, []
-        return sent
 
 
 class Bench:
@@ -51,7 +35,7 @@ class Bench:
         self.peer_suspects = 0
         self.view = ClusterView(["tokenizer0", "tokenizer1"], frontends)
         self.metrics = Metrics("m", self.view)
-        self.outbox = Outbox()
+        self.outbox = FakeOutbox()
         self.dispatcher = Dispatcher(name, dict.fromkeys(("tokenizer0", "tokenizer1"), self.outbox), self.view, self.metrics)
         self.told: dict[str, Any] = {"model": "m"}
         self.hear()

@@ -4,7 +4,6 @@ import asyncio
 import json
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from frontend.cluster import ClusterView
@@ -15,30 +14,15 @@ from frontend.reading import Said
 from frontend.streams import ContractError, Event, Run
 from frontend.tracing import Tracing
 from messages.cluster import READY, ClusterState, ProcessState
-from messages.request import Cancel, Generate, TextPrompt
+from messages.request import Generate, TextPrompt
 from messages.sampling import SamplingParams, StopRules
 from messages.text import Begun, Ended, Problem, Started, TextDelta, Texts, TokenLogprob
+from tests.support.outbox import FakeOutbox
 from transport import trace_file
 from transport.columns import pack_f32
 from transport.trace import Trace
 
 SCHEDULER = ProcessState(name="scheduler", incarnation=1, pid=2, phase=READY, facts={"context": 100})
-
-
-
-class FakeOutbox:
-    def __init__(self) -> None:
-        self.sent: list[msgspec.Struct] = []
-        self.full = False
-
-    def send(self, message: msgspec.Struct) -> bool:
-        if self.full:
-            return False
-        self.sent.append(message)
-        return True
-
-    def cancelled(self) -> list[int]:
-        return [key for message in self.sent if isinstance(message, Cancel) for key in message.keys]
 
 
 class Bench:

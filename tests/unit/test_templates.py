@@ -4,10 +4,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
-from messages.request import ChatPrompt
+from tests.support.tokenizer_neighbours import chat
 from tests.support.tokenizer_oracle import ask_transformers
 from tokenizer_proc import folder_source
 from tokenizer_proc.errors import RequestError, VocabularyError
@@ -43,10 +42,6 @@ BLOCKS = """{{- bos_token }}
 {% endgeneration %}
 {%- if tools is defined and tools is not none %}tools{% endif %}
 {{ dict(a=1) }} {{ strftime_now('%Y') | length }} {{ missing is defined }} {{ eos_token }}"""
-
-
-def chat(*messages: dict[str, Any]) -> ChatPrompt:
-    return ChatPrompt([{name: msgspec.Raw(msgspec.msgpack.encode(value)) for name, value in message.items()} for message in messages])
 
 
 def sentence(error: pytest.ExceptionInfo[RequestError]) -> str:
