@@ -281,7 +281,7 @@ def test_headers_that_do_not_come_to_an_end_are_408(site: Site) -> None:
     with site.open(b"GET /version HTTP/1.1\r\nHost:") as connection:
         status, headers, body = answer(connection)
     assert (status, body["error"]["code"], headers["connection"]) == (408, "timeout", "close")
-    assert HEAD_SECONDS * 0.9 < time.monotonic() - began < 5
+    assert HEAD_SECONDS * 0.9 < time.monotonic() - began < 20
 
 
 def test_headers_in_drops_are_408_too(site: Site) -> None:

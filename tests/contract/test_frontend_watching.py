@@ -226,7 +226,7 @@ def test_a_collector_that_is_gone_and_a_full_disk_harm_nobody(tmp_path: Path) ->
         assert frontend.metric("access_log_lines_total") == 0
         began = time.monotonic()
         assert frontend.terminate() == 0
-        assert time.monotonic() - began < 6
+        assert time.monotonic() - began < 9  # OpenTelemetry alone would try for ten seconds
         assert frontend.log().count("No space left on device") == 1
 
 

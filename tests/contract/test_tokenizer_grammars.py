@@ -81,7 +81,7 @@ def test_a_form_that_takes_long_holds_up_nobody(byte: Neighbours) -> None:
         ids_of(byte, "a short text")
         slowest = max(slowest, time.monotonic() - began)
     admitted(byte, generate(21, constraint=Constraint("regex", "[0-9]+")))  # another process tries it meanwhile
-    assert slowest < 0.2
+    assert slowest < 2.0  # its trial, which is not over yet, takes up to five seconds
     assert len(trials(byte)) == 2
     assert _ended(byte).code == "invalid_grammar"
 

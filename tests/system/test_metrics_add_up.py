@@ -17,6 +17,7 @@ import pytest
 from messages.cluster import READY
 from tests.support.asking import strict
 from tests.support.cluster import Cluster, running_cluster
+from tests.support.figures import idle_figures
 from tests.support.scraping import GENERATING, Scrape, Watch
 
 SLOTS, QUEUE, CONTEXT = 4, 40, 1024
@@ -151,7 +152,7 @@ async def test_c58_metrics_add_up(logged: tuple[Cluster, Path]) -> None:
         watch, background = Watch(session), Watch(watching)
         scraping = asyncio.create_task(background.run())
         await mix(client, watch)
-        await preempted(client, watch)
+        await preempted(client)
         running = [asyncio.create_task(client.ask(max_tokens=200, stream=True)) for _ in range(2)]
         await until(lambda found: found.sum("num_requests_running") >= 2, watch)
         os.kill(cluster.pids()["worker0"], signal.SIGKILL)
@@ -175,14 +176,13 @@ SUMS = (
 )  # fmt: skip
 
 
-async def preempted(client: Client, watch: Watch) -> None:
+async def preempted(client: Client) -> None:
     """Rows that do not fit together: one of them runs again from its tokens. Admission learns from it, so it may take another round."""
-    before = (await watch.scrape()).sum("num_preemptions_total")
+    before = (await idle_figures(client.cluster)).counters["preemptions"]
     for number in range(6):
         rows = [client.ask(prompt=f"{number}{row}" * 20, max_tokens=350) for row in range(3)]
         await asyncio.gather(*rows)
-        await asyncio.sleep(1.0)  # longer than a heartbeat and a turn of the feed
-        if (await watch.scrape()).sum("num_preemptions_total") > before:
+        if (await idle_figures(client.cluster)).counters["preemptions"] > before:
             return
     raise AssertionError("nothing was preempted")
 

@@ -16,8 +16,10 @@ import aiohttp
 import pytest
 
 from launcher.drain import commanded
+from launcher.intake import unfinished
 from launcher.rundir import Cluster as Running
 from messages.change import ModelOptions, ReloadCommand, ResumeCommand
+from messages.cluster import ClusterState
 from tests.support.cluster import ROOT, Cluster, environment, running_cluster
 from tests.support.waiting import until
 
@@ -30,6 +32,11 @@ def cluster(models: Path) -> Iterator[Cluster]:
     options = ["--served-model-name", NAME, "--max-slots", str(SLOTS), "--frontends", "2", "--generation-config", "off"]
     with running_cluster(models / "rand-byte", *options, stop_check=False) as running:
         yield running
+
+
+def taking(state: ClusterState) -> bool:
+    """Every frontend has heard that requests are taken."""
+    return state.ready and unfinished(state.processes, state.intake) is not None
 
 
 async def launch(cluster: Cluster, *arguments: str, code: int = 0) -> str:
@@ -194,10 +201,9 @@ async def test_a_drain_lets_everything_finish_and_refuses_the_rest_and_so_does_a
         assert "drained" in await launch(cluster, "drain")
         await load.check(expected, expected)
         commanded(Running(cluster.run_dir, cluster.info()), ResumeCommand())
-        await until(lambda: cluster.state().ready)
+        await until(lambda: taking(cluster.state()))
 
         load = Load(session)
-        await asyncio.sleep(0.3)  # until every frontend takes requests again
         await load.begin()
         cluster.process.send_signal(signal.SIGTERM)
         await until(lambda: cluster.state().draining)
