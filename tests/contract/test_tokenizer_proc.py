@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import signal
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,17 +24,21 @@ BOS, EOS, EOT = 292, 293, 294
 THE = 267  # ` the`, one token
 
 
+KEYS = range(1, 400)
+"""Those of sequences, in all tests here."""
+
+
 @pytest.fixture
-def byte(run_dir: Path, models: Path) -> Iterator[Neighbours]:
+def own(run_dir: Path, models: Path) -> Iterator[Neighbours]:
+    """For a test that leaves something behind."""
     with Neighbours(run_dir, models / "chain-byte") as neighbours:
         yield neighbours.start()
 
 
-@pytest.fixture(scope="module")
-def shared(models: Path) -> Iterator[Neighbours]:
-    """One process for many small tests that leave nothing behind."""
-    with tempfile.TemporaryDirectory(prefix="pw-") as folder, Neighbours(Path(folder), models / "chain-byte") as neighbours:
-        yield neighbours.start()
+@pytest.fixture
+def byte(byte: Neighbours) -> Iterator[Neighbours]:
+    yield byte
+    byte.settle(KEYS)
 
 
 def answers(neighbours: Neighbours) -> None:
@@ -178,13 +181,13 @@ def test_logprobs_echo_and_cached(byte: Neighbours) -> None:
     ],
     ids=lambda value: value if isinstance(value, str) and len(value) < 40 else "",
 )
-def test_refusals(shared: Neighbours, prompt: Any, code: str, param: str, words: str) -> None:
-    problem = problem_of(shared, generate(3, prompt))
+def test_refusals(byte: Neighbours, prompt: Any, code: str, param: str, words: str) -> None:
+    problem = problem_of(byte, generate(3, prompt))
     assert (problem.status, problem.code, problem.param) == (400, code, param)
     assert words in problem.message
-    admitted(shared, generate(3))
-    shared.send(Cancel([3]))
-    assert shared.scheduled() == Abort([3])
+    admitted(byte, generate(3))
+    byte.send(Cancel([3]))
+    assert byte.scheduled() == Abort([3])
 
 
 def test_the_longest_prompt_that_fits(byte: Neighbours) -> None:
@@ -221,24 +224,24 @@ def test_without_a_template(run_dir: Path, models: Path, tmp_path: Path) -> None
         assert view_i32(admit.prompt).tolist() == [32]
 
 
-def test_cancel_in_every_state(byte: Neighbours) -> None:
-    byte.know(4_000_000)
+def test_cancel_in_every_state(own: Neighbours) -> None:
+    own.know(4_000_000)
     for key, words in ((6, 200_000), (3, 20_000), (7, 20_000)):  # long texts are encoded one after the other, and the first takes a while
-        byte.send(generate(key, TextPrompt("Hello " * words)))
-    byte.send(Cancel([3, 999]))
-    assert [message.keys for message in (byte.scheduled(), byte.scheduled()) if isinstance(message, Admit)] == [[6], [7]]
-    assert [message.key for message in (byte.hear(), byte.hear()) if isinstance(message, Started)] == [6, 7]
-    byte.send(Cancel([6, 7]))
-    assert byte.scheduled() == Abort([6, 7])
-    admitted(byte, generate(4, keys=[4, 5]))
-    byte.send(Cancel([4]))
-    assert byte.scheduled() == Abort([4])
-    byte.send(tokens((4, 64, RUNNING, 0), (5, 65, RUNNING, 0)))
-    assert byte.hear() == TextDelta(5, "b", [65])
-    byte.send(Cancel([5]))
-    assert byte.scheduled() == Abort([5])
-    assert byte.silent()
-    admitted(byte, generate(3))
+        own.send(generate(key, TextPrompt("Hello " * words)))
+    own.send(Cancel([3, 999]))
+    assert [message.keys for message in (own.scheduled(), own.scheduled()) if isinstance(message, Admit)] == [[6], [7]]
+    assert [message.key for message in (own.hear(), own.hear()) if isinstance(message, Started)] == [6, 7]
+    own.send(Cancel([6, 7]))
+    assert own.scheduled() == Abort([6, 7])
+    admitted(own, generate(4, keys=[4, 5]))
+    own.send(Cancel([4]))
+    assert own.scheduled() == Abort([4])
+    own.send(tokens((4, 64, RUNNING, 0), (5, 65, RUNNING, 0)))
+    assert own.hear() == TextDelta(5, "b", [65])
+    own.send(Cancel([5]))
+    assert own.scheduled() == Abort([5])
+    assert own.silent()
+    admitted(own, generate(3))
 
 
 def test_the_times_of_first_tokens_go_before_their_text_and_each_once(byte: Neighbours) -> None:
@@ -295,8 +298,8 @@ def test_tokenize_and_detokenize(byte: Neighbours) -> None:
     assert problem_of(byte, Detokenize(frontend="frontend0", key=6, ids=[312])).code == "invalid_token_id"
 
 
-def test_hostile_frames_change_nothing(byte: Neighbours) -> None:
-    admitted(byte, generate(3))
+def test_hostile_frames_change_nothing(own: Neighbours) -> None:
+    admitted(own, generate(3))
     whole = msgspec.msgpack.encode(generate(50))
     frames = [b"", b"\xc1", b"\x00" * 1000, os.urandom(4096), whole[:-5], whole + b"x", b"\x91" * 100_000, msgspec.msgpack.encode({"type": "tokens"})]
     contract: list[msgspec.Struct] = [
@@ -316,20 +319,20 @@ def test_hostile_frames_change_nothing(byte: Neighbours) -> None:
     columns = LogprobColumns(row=pack_i32([5]), chosen=pack_f32([0]), count=pack_i32([9]), top_ids=b"", top=b"")
     contract.append(tokens((3, 64, RUNNING, 0), logprobs=columns))
     for frame in frames:
-        byte.send_frame(frame)
+        own.send_frame(frame)
     for message in contract:
-        byte.send(message)
+        own.send(message)
     unreadable = Generate(
         frontend="frontend0", incarnation=1, keys=[60], seeds=[1],
         prompt=ChatPrompt([{"role": msgspec.Raw(b"\xc0"), "content": msgspec.Raw(b"\xa1a")}]),
         sampling=SamplingParams(), stop=StopRules(),
     )  # fmt: skip
-    assert problem_of(byte, unreadable).status == 400
-    byte.send(tokens((3, 64, RUNNING, 0)))
-    assert byte.hear() == TextDelta(3, "a", [64])
-    report = byte.report(lambda report: report.counters.get("bad_frames", 0) >= len(frames) + len(contract))
+    assert problem_of(own, unreadable).status == 400
+    own.send(tokens((3, 64, RUNNING, 0)))
+    assert own.hear() == TextDelta(3, "a", [64])
+    report = own.report(lambda report: report.counters.get("bad_frames", 0) >= len(frames) + len(contract))
     assert report.counters["bad_frames"] == len(frames) + len(contract)
-    assert byte.nothing_scheduled()
+    assert own.nothing_scheduled()
 
 
 def test_a_lost_token_ends_the_sequence(byte: Neighbours) -> None:
@@ -345,22 +348,22 @@ def test_a_lost_token_ends_the_sequence(byte: Neighbours) -> None:
     assert byte.scheduled() == Abort([3], finished=True)
 
 
-def test_a_huge_text_does_not_stop_the_streams(byte: Neighbours) -> None:
-    byte.know(4_000_000)
-    admitted(byte, generate(3))
-    byte.send(generate(4, TextPrompt("Hello world " * 200_000)))
+def test_a_huge_text_does_not_stop_the_streams(own: Neighbours) -> None:
+    own.know(4_000_000)
+    admitted(own, generate(3))
+    own.send(generate(4, TextPrompt("Hello world " * 200_000)))
     begun, worst, index = time.monotonic(), 0.0, 0
-    while byte.nothing_scheduled(0.02):
+    while own.nothing_scheduled(0.02):
         begin = time.monotonic()
-        byte.send(tokens((3, 64, RUNNING, index)))
-        heard = byte.hear()
+        own.send(tokens((3, 64, RUNNING, index)))
+        heard = own.hear()
         if isinstance(heard, Started):  # the long prompt is through, and the loop ends
-            heard = byte.hear()
+            heard = own.hear()
         assert heard == TextDelta(3, "a", [64])
         worst, index = max(worst, time.monotonic() - begin), index + 1
     assert index > 3
     assert worst < (time.monotonic() - begun) / 2
-    assert isinstance(admit := byte.scheduled(), Admit)
+    assert isinstance(admit := own.scheduled(), Admit)
     assert len(admit.prompt) > 4 * 400_000
 
 

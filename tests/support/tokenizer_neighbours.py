@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -115,6 +115,17 @@ class Neighbours:
         end = time.monotonic() + PATIENCE
         while not self._goes_by(context):
             assert time.monotonic() < end, "the context is not known"
+
+    def settle(self, keys: Sequence[int]) -> None:
+        """Nothing is left of these, in the process or on its way."""
+        self.send(Cancel(list(keys)))
+        self.send(generate(PROBE))
+        while not (isinstance(sent := self.scheduled(), Admit) and sent.keys == [PROBE]):
+            pass
+        while not (isinstance(heard := self.hear(), Started) and heard.key == PROBE):
+            pass
+        self.send(Cancel([PROBE]))
+        assert self.scheduled() == Abort([PROBE])
 
     def _goes_by(self, context: int) -> bool:
         """Whether two of three tokens fit beside an answer of all the context but two."""

@@ -22,8 +22,10 @@ ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
 PAGES = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "bench").glob("*.md"))]
 page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-FOREIGN_OPTIONS = {"--no-deps"}
-"""Of other programs."""
+FOREIGN_OPTIONS = {"--models"}
+"""Of `python -m bench.gpu.steps`."""
+INSTALLED = "pagewire/app"
+"""A folder of the wheel."""
 OFF = ("off", "none")
 
 
@@ -65,18 +67,23 @@ COMMANDS = dict(parsers(build_parser()))
 def test_files_that_are_named_are_there(page: Path) -> None:
     folders = {path.name for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith(".")}
     named = {span.rstrip("/") for span in spans(prose(page)) if re.fullmatch(r"\w+(/[\w.*-]+)*/?", span) and "/" in span}
-    assert [name for name in sorted(named) if name.partition("/")[0] in folders and not list(ROOT.glob(name))] == []
+    assert [name for name in sorted(named) if name.partition("/")[0] in folders and name != INSTALLED and not list(ROOT.glob(name))] == []
     modules = [found[1] for span in spans(page.read_text("utf-8")) if (found := re.match(r"python -m ([\w.]+)", span))]
     assert [name for name in modules if not list(ROOT.glob(f"{name.replace('.', '/')}*")) and name != "pip"] == []
 
 
 @page
 def test_sections_that_are_named_are_there(page: Path) -> None:
-    named = re.findall(r'`(?:(docs/\w+\.md)|\w[^`]*)`\)?, "([^"]+)"|see "([^"]+)" in the README', prose(page))
-    for where, section, of_readme in named:
-        if where or of_readme:
-            headings = re.findall(r"^#+ (.+)$", (ROOT / (where or "README.md")).read_text("utf-8"), re.MULTILINE)
-            assert (section or of_readme) in headings or f"**{section}" in (ROOT / (where or "README.md")).read_text("utf-8")
+    text = prose(page)
+    named = [(ROOT / other, section) for other, section in re.findall(r'`(docs/\w+\.md)`\)?, "([^"]+)"', text)]
+    named += [(README if of_readme else page, section) for section, of_readme in re.findall(r'see "([^"]+)"( in the README)?', text)]
+    assert [(path.name, section) for path, section in named if section not in headings(path)] == []
+
+
+def headings(path: Path) -> set[str]:
+    """Of sections, and of paragraphs that begin with one."""
+    found = re.findall(r"^(?:#+ |(?:- )?\*\*)([^*\n]+)", path.read_text("utf-8"), re.MULTILINE)
+    return {heading.rstrip(".") for heading in found}
 
 
 @pytest.mark.parametrize(
