@@ -92,8 +92,8 @@ async def test_no_handler_blocks_the_loop(tmp_path: Path, blocking_is_an_error: 
             kept = (await response.json())["id"]
         async with client.post(f"/v1/responses/{kept}/cancel") as response:
             assert response.status == 200
-        asked = {(operation.method, operation.path) for operation in OPERATIONS if operation.method != "POST"}
-        for method, path in sorted(asked, key=lambda one: (one[0] == "DELETE", one[1])):
+        asked = {(operation.method, operation.path) for operation in OPERATIONS if operation.method != "post"}
+        for method, path in sorted(asked, key=lambda one: (one[0] == "delete", one[1])):
             filled = path.replace("{id}", kept if path.startswith("/v1/responses") else "m").replace("{name}", "app.js")
             async with client.request(method, filled) as response:
                 assert (path, response.status) == (path, 200)
