@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -78,15 +79,18 @@ def _await(inbox: Inbox[M], wanted: Callable[[M], bool], seen: list[M]) -> M:
     raise AssertionError(f"nothing came in {PATIENCE} s; before that: {seen[-3:]}")
 
 
-@pytest.fixture
-def neighbours(models: Path, run_dir: Path) -> Iterator[Neighbours]:
-    play = Neighbours(worker_args(models / "dice-byte", run_dir, kv_tokens=1024))
-    yield play
-    play.close()
+@pytest.fixture(scope="module")
+def neighbours(models: Path) -> Iterator[Neighbours]:
+    """One process from its start (the first test) to its end (the last one)."""
+    with tempfile.TemporaryDirectory(prefix="pw-") as folder:
+        write_vocabulary(Path(folder), "tokenizer0", TOKENS.of, TOKENS.special, set(TOKENS.ends))
+        play = Neighbours(worker_args(models / "dice-byte", Path(folder), kv_tokens=1024))
+        yield play
+        play.close()
 
 
 def test_life(neighbours: Neighbours) -> None:
-    """Loading, ready, attached, plans (two queued at once), stale sessions, bad frames, bad plans, and a clean end."""
+    """Loading, ready, attached, plans (two queued at once), stale sessions, bad frames, bad plans."""
     play = neighbours
     play.report(lambda report: report.phase == READY)
     details = [report.detail for report in play.reports]
@@ -129,10 +133,6 @@ def test_life(neighbours: Neighbours) -> None:
     assert play.attach(9).session == 9
     assert len(tokens_of(play.run(Planner(9).start(row)))) == 1
 
-    play.process.send_signal(signal.SIGTERM)
-    play.report(lambda report: report.phase == STOPPING)
-    assert play.process.wait(timeout=PATIENCE) == 0
-
 
 def test_attaching_again_forgets_all_slots(neighbours: Neighbours) -> None:
     play = neighbours
@@ -143,13 +143,10 @@ def test_attaching_again_forgets_all_slots(neighbours: Neighbours) -> None:
     play.run(Planner(2).start(row))
     play.outbox.send(StepPlan(session=2, step=2, decode=b"\x02"))
     assert play.answer(StepFailed).step == 2
-    play.outbox.send(Shutdown())
-    assert play.process.wait(timeout=PATIENCE) == 0
 
 
-def test_rows_follow_grammars_that_were_compiled_for_their_session(neighbours: Neighbours, run_dir: Path) -> None:
+def test_rows_follow_grammars_that_were_compiled_for_their_session(neighbours: Neighbours) -> None:
     play = neighbours
-    write_vocabulary(run_dir, "tokenizer0", TOKENS.of, TOKENS.special, set(TOKENS.ends))
     row = Row(slot=2, prompt=[5] * 20, blocks=[7, 3, 1], grammar=4)
     for session in (1, 2):
         play.attach(session)
@@ -170,6 +167,13 @@ def test_rows_follow_grammars_that_were_compiled_for_their_session(neighbours: N
     assert "a grammar that is not there" in play.answer(StepFailed).message
 
 
+def test_sigterm_ends_it(neighbours: Neighbours) -> None:
+    neighbours.attach(4)
+    neighbours.process.send_signal(signal.SIGTERM)
+    neighbours.report(lambda report: report.phase == STOPPING)
+    assert neighbours.process.wait(timeout=PATIENCE) == 0
+
+
 def test_keys_and_values_in_fp8(models: Path, run_dir: Path) -> None:
     """A whole process with such a cache: the same prompt in other blocks, and in a new session, gives the same tokens."""
     play = Neighbours(worker_args(models / "dice-byte", run_dir, kv_tokens=1024, kv_dtype="fp8"))
@@ -184,6 +188,8 @@ def test_keys_and_values_in_fp8(models: Path, run_dir: Path) -> None:
         assert found[0] == found[1]
         play.attach(2)
         assert tokens_of(play.run(Planner(2).start(Row(slot=0, prompt=[5] * 20, blocks=[0, 4])))) == found[0][:1]
+        play.outbox.send(Shutdown())
+        assert play.process.wait(timeout=PATIENCE) == 0
     finally:
         play.close()
 
@@ -197,10 +203,14 @@ def test_weights_that_a_cpu_does_not_take(models: Path, run_dir: Path) -> None:
         play.close()
 
 
-def test_sigterm_while_loading(neighbours: Neighbours) -> None:
-    neighbours.report(lambda report: True)
-    neighbours.process.send_signal(signal.SIGTERM)
-    assert neighbours.process.wait(timeout=PATIENCE) == 0
+def test_sigterm_while_loading(models: Path, run_dir: Path) -> None:
+    play = Neighbours(worker_args(models / "dice-byte", run_dir, kv_tokens=1024))
+    try:
+        play.report(lambda report: True)
+        play.process.send_signal(signal.SIGTERM)
+        assert play.process.wait(timeout=PATIENCE) == 0
+    finally:
+        play.close()
 
 
 def test_a_model_that_cannot_be_loaded(run_dir: Path, tmp_path: Path) -> None:
