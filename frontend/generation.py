@@ -64,7 +64,7 @@ async def answer(core: Core, http: web.Request, job: Job, shapes: Answer) -> web
             entry.run.generate(make(), make, job.reading)
         if job.request.stream:
             choices = len(job.prompts) * job.request.n
-            options, most = job.request.stream_options or StreamOptions(), core.args.max_unsent_bytes
+            options, most = job.request.stream_options or StreamOptions(), core.args.security.max_unsent_bytes
             return await EventStream(http, entry.run, Chunks(entry, shapes, choices, options), most).send()
         return await _whole(core, job, shapes, entry)
 

@@ -95,7 +95,7 @@ async def _at_once(core: Core, http: web.Request, draft: Draft) -> web.StreamRes
                 core.responses.store.end(Kept(body, http[CALLER].name, draft.items))
 
         if draft.request.stream:
-            return await LiveStream(http, entry, body, keep, core.args.max_unsent_bytes).send()
+            return await LiveStream(http, entry, body, keep, core.args.security.max_unsent_bytes).send()
         recorder = Recorder(body, _nowhere)
         recorder.take(await entry.run.everything())
         recorder.conclude(usage(entry.run))
