@@ -174,7 +174,7 @@ OPERATIONS = (
     _get("/docs", "Server", "This description as a page", media=HTML),
     _get("/", "Server", "The live page for browsers, else a hint for people", media=TEXT),
     _get("/static/{name}", "Server", "A file of the live page", media=HTML, errors=(404,)),
-    _get("/live/events", "Server", "What the cluster does, as a stream of events for the live page", media=EVENTS, errors=READY),
+    _get("/live/events", "Server", "What the cluster does, as a stream of events for the live page", media=EVENTS, errors=(429, *READY)),
     Operation(method="post", path="/live/drain", tag="Server", summary="Take no more requests", gives=Intake, errors=ORDERS),
     Operation(method="post", path="/live/resume", tag="Server", summary="Take requests again", gives=Intake, errors=ORDERS),
 )  # fmt: skip
