@@ -47,6 +47,7 @@ def _restore(core: Core, restored: Restored) -> bool:
     job.kept.durable = True
     core.responses.store.begin(job.kept)
     if body.model == core.view.model:
+        job.place = core.keepers.go_on(accepted.key, core.access.limits(accepted.key), job.record)
         start(core, job)
     else:
         message = f"It was accepted for the model {body.model!r}, and this server has {core.view.model!r}."

@@ -13,6 +13,7 @@ from frontend.access import CALLER
 from frontend.core import Core, read_body
 from frontend.errors import ApiError, invalid
 from frontend.json_response import json_response
+from frontend.keepers import STAY
 from frontend.record import RECORD
 from frontend.responses import background
 from frontend.responses.body import COMPLETED, INCOMPLETE, DeletedBody, ItemList, ResponseBody, usage
@@ -50,6 +51,7 @@ async def create(core: Core, http: web.Request) -> web.StreamResponse:
     core.check_model(request.model)
     request.check()
     if request.background and core.responses.keeper not in ("", core.responses.name) and FORWARDED not in http:
+        core.keepers.pass_on(http[STAY])
         return await core.responses.links.forward(core.responses.keeper, http, raw)
     items = await _items(core, http, request)
     draft = Draft(request, request.model or core.view.model, items, request.work(items, core.view.sampling_defaults(), http[CALLER].tenant))
@@ -78,7 +80,7 @@ async def _items(core: Core, http: web.Request, request: ResponsesRequest) -> li
 async def _in_background(core: Core, http: web.Request, draft: Draft) -> web.StreamResponse:
     body = draft.body(core.responses.id_prefix + token_hex(16), int(time.time()))
     job = background.make_job(core, body, http[CALLER].name, draft.items, draft.work, http[RECORD])
-    await background.accept(core, job)
+    await background.accept(core, job, http[CALLER].limits, http.get(STAY))
     return await follow(http, job.kept.events(), 0) if draft.request.stream else json_response(job.kept.current())
 
 

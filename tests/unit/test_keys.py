@@ -16,6 +16,7 @@ from launcher.errors import LauncherError
 from launcher.security import security_from, with_own_key
 from transport.key_file import KeyFileError, KeyLimits, given_key, new_key, parse, read_keys, salt_of
 from transport.private_file import PrivateFileError
+from transport.security import Security
 
 HASH = "sha256$" + "0" * 16 + "$" + "0" * 64
 

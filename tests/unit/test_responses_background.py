@@ -13,8 +13,8 @@ from frontend.cluster import ClusterView
 from frontend.core import Core
 from frontend.dispatcher import Dispatcher
 from frontend.metrics import Metrics
-from frontend.responses import background
-from frontend.responses.events import EventLog, OutputTextDelta
+from frontend.responses import background, volume
+from frontend.responses.events import EventLog, OutputTextDelta, ResponseFailed
 from frontend.responses.journal_file import TITLE, JournalError, pack
 from frontend.responses.request import ResponsesRequest
 from frontend.responses.restoring import open_journal
@@ -50,10 +50,10 @@ def make_core(tokenizer: Tokenizer, model: str = "m") -> Core:
     return Core(args, view, metrics, Dispatcher("frontend0", {"tokenizer0": tokenizer}, view, metrics))
 
 
-async def begin(core: Core, number: int) -> Kept:
+async def begin(core: Core, number: int, key: str = "") -> Kept:
     request = ResponsesRequest(input="A", background=True, seed=number)
     work = request.work([], {}, "")
-    job = background.make_job(core, request.body(name_of(number), 0, "m", work.sampling), "", [], work)
+    job = background.make_job(core, request.body(name_of(number), 0, "m", work.sampling), key, [], work)
     await background.accept(core, job)
     return job.kept
 
@@ -140,6 +140,51 @@ async def test_events_that_are_gone_are_said_to_be() -> None:
                 log.add(OutputTextDelta(number, "msg", 0, 0, "x"))
             assert b'"code":"too_slow"' in await response.content.read()
     await background.close(core)
+
+
+def say(core: Core, message: Generate, text: str) -> None:
+    core.dispatcher.receive(Started(message.keys[0], 1))
+    core.dispatcher.receive(TextDelta(message.keys[0], text, [7]))
+
+
+async def test_one_that_holds_too_much_is_ended_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(volume, "MAX_BYTES", 5000)
+    tokenizer = Tokenizer()
+    core = make_core(tokenizer)
+    kept = [await begin(core, number) for number in range(2)]
+    await settled()
+    for text in ("A" * 2500, "B" * 2500, "C"):
+        say(core, tokenizer.asked[0], text)
+        await settled()
+    assert (kept[0].body.status, kept[0].body.error and kept[0].body.error.code) == ("failed", "response_too_large")
+    assert [part.text for part in kept[0].body.output[0].content] == ["A" * 2500 + "B" * 2500]
+    assert isinstance((kept[0].events().since(0, 99) or [])[-1], ResponseFailed)
+    assert kept[1].body.status == "queued"
+    answer(core, tokenizer.asked[1], text="B" * 6000)
+    await settled()
+    assert kept[1].body.status == "completed", "its last text has come: there is nothing to end"
+    assert (core.responses.store.held_bytes, len(core.dispatcher)) == (0, 0)
+
+
+async def test_when_all_hold_too_much_the_largest_of_who_has_most_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(volume, "MAX_TOTAL_BYTES", 30_000)
+    tokenizer = Tokenizer()
+    core = make_core(tokenizer)
+    kept = [await begin(core, number, key) for number, key in enumerate(("alice", "bob", "alice", "alice"))]
+    await settled()
+    for number, size in enumerate((6000, 9000, 8000, 1000)):
+        say(core, tokenizer.asked[number], "x" * size)
+    await settled()
+    assert {each.body.status for each in kept} == {"in_progress"}
+    say(core, tokenizer.asked[1], "x" * 5000)  # more than any other, but alice has more
+    await settled()
+    assert [each.body.status for each in kept] == ["in_progress", "in_progress", "failed", "in_progress"]
+    assert kept[2].body.error is not None
+    assert kept[2].body.error.code == "background_full"
+    assert 0 < core.responses.store.held_bytes < 30_000
+    for each in kept:
+        await background.cancel(core, each)
+    assert core.responses.store.held_bytes == 0
 
 
 def test_a_slow_reader_gets_one_delta_for_all_that_waits() -> None:
