@@ -100,7 +100,7 @@ async def settled() -> None:
 
 @pytest.fixture
 async def site(monkeypatch: pytest.MonkeyPatch) -> Site:
-    monkeypatch.setattr(module, "PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(module, "PATIENCE_SECONDS", 30.0)  # who answers is waited for, however busy the machine is
     return Site()
 
 
@@ -165,14 +165,16 @@ async def test_tokens_are_told_while_requests_run_and_at_their_end(site: Site) -
     assert 590 < int(error.headers()["Retry-After"]) < 640
 
 
-async def test_a_keeper_that_does_not_answer_is_not_waited_for(site: Site) -> None:
+async def test_a_keeper_that_does_not_answer_is_not_waited_for(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """The request is counted where it is; and when the keeper goes on, it does not count it for ever."""
+    monkeypatch.setattr(module, "PATIENCE_SECONDS", 0.05)
     limits, keeper = KeyLimits(requests=1), site.keepers["frontend0"].keeper("alice")
     away = next(name for name in NAMES if name != keeper)
     site.hung.add(keeper)
     async with site.entered(away, limits):
         assert (await site.refusal(away, limits)).code == CONCURRENT
     site.hung.clear()
+    monkeypatch.setattr(module, "PATIENCE_SECONDS", 30.0)
     for message in [message for message in site.sent if isinstance(message, EnterKey)]:
         site.keepers[keeper].receive(message)
     await settled()

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from aiohttp import web
 
+from frontend import keepers
 from frontend.access import Access
 from frontend.accounts import CONCURRENT, TOKENS
 from frontend.args import FrontendArgs
@@ -78,14 +79,14 @@ class Site:
         view.update(ClusterState(ready=True, phase=READY, reason="", model="tiny", started=0.0, processes=processes))
         metrics = Metrics("tiny", view)
         others = [other for other in NAMES if other != name]
-        keepers = Keepers(name, 1, {other: Wire(self, other) for other in others}, lambda _: 1)
+        counting = Keepers(name, 1, {other: Wire(self, other) for other in others}, lambda _: 1)
         return Core(
             args,
             view,
             metrics,
             Dispatcher(name, {"tokenizer0": self.tokenizers[name]}, view, metrics),
             access=self.access,
-            keepers=keepers,
+            keepers=counting,
             watchers=(self.records[name].append,),
             responses=Desk(name, NAMES[0], Links(args.run_dir, others)),
         )
@@ -149,7 +150,8 @@ class Wire:
 
 
 @pytest.fixture
-async def site(tmp_path: Path) -> AsyncIterator[Site]:
+async def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Site]:
+    monkeypatch.setattr(keepers, "PATIENCE_SECONDS", 30.0)  # however busy the machine is
     site = Site(tmp_path)
     async with contextlib.AsyncExitStack() as stack:
         for name, core in site.cores.items():
