@@ -14,6 +14,7 @@ from frontend.errors import ApiError, invalid
 from frontend.keepers import Place
 from frontend.record import Record
 from frontend.register import Entry
+from frontend.responses.asking import addressed, job_of
 from frontend.responses.body import ResponseBody, usage
 from frontend.responses.events import EventLog
 from frontend.responses.items import Item
@@ -55,7 +56,7 @@ def make_job(core: Core, body: ResponseBody, key: str, items: list[Item], work: 
     """`asked`: the record of the HTTP request; None for a response that comes from the journal."""
     events = EventLog()
     volume = Volume(events)
-    recorder = Recorder(body, volume.add)
+    recorder = Recorder(body, volume.add, lambda: core.view.call_id_length)
     request_id, client, trace = (body.id, "-", {}) if asked is None else (asked.request_id, asked.client, asked.trace)
     record = Record(request_id, client, "POST", PATH, PATH, trace, core.watchers)
     kept = Kept(body, key, items, log=events, recorder=recorder)
@@ -138,12 +139,6 @@ async def _made(core: Core, job: Job) -> Problem | None:
             await asyncio.sleep(min(max(0.0 if starting else error.retry_after or 0.0, LEAST_PAUSE_SECONDS), LONGEST_PAUSE_SECONDS))
 
 
-def addressed(core: Core, model: str, work: Generate) -> Generate:
-    """As it is sent: from this frontend, under a new key. Raises ApiError 404 when `model`, which the response names, is served no more."""
-    core.check_model(model)
-    return msgspec.structs.replace(work, frontend=core.args.name, incarnation=core.args.incarnation, keys=core.dispatcher.new_keys(1))
-
-
 async def _attempt(core: Core, job: Job) -> None:
     """Raises ApiError."""
     run = core.dispatcher.open()
@@ -155,10 +150,12 @@ async def _attempt(core: Core, job: Job) -> None:
         return True
 
     job.record.entry = entry
+    job.recorder.begin_again()
     core.register.enter(entry)
     try:
-        make = functools.partial(addressed, core, job.kept.body.model, job.work)
-        run.generate(make(), make)
+        asked = job_of(core, job.kept.body)
+        make = functools.partial(addressed, core, job.kept.body.model, job.work, asked)
+        run.generate(make(), make, asked.reading)
         run.writer = write
         while await run.held():
             write()

@@ -4,14 +4,14 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from sys import getsizeof
 from typing import Protocol
 
 from frontend.errors import ApiError
-from frontend.responses.body import UNFINISHED, ResponseBody
+from frontend.responses.body import ResponseBody
 from frontend.responses.events import EventLog
 from frontend.responses.items import Item, memory
 from frontend.responses.recorder import Recorder, replay
+from frontend.responses.status import UNFINISHED
 from messages.text import Problem
 
 MAX_ENDED = 4096
@@ -19,8 +19,6 @@ MAX_ENDED_BYTES = 256 << 20
 MAX_RUNNING = 1024
 MAX_RUNNING_BYTES = 256 << 20
 FULL_RETRY_SECONDS = 2.0
-BODY_BYTES = 2000
-"""Of memory that a response takes besides its items, events and instructions, about."""
 
 
 class Stop(Protocol):
@@ -76,8 +74,7 @@ class Kept:
         return log
 
     def measure(self) -> None:
-        texts = getsizeof(self.body.instructions or "") + memory(self.body.output)
-        self.size = BODY_BYTES + texts + memory(self.items) + (0 if self.log is None else self.log.memory())
+        self.size = self.body.memory() + memory(self.body.output) + memory(self.items) + (0 if self.log is None else self.log.memory())
 
 
 class Store:

@@ -1,15 +1,11 @@
 """What responses hold in memory while they run in the background: bounded for each and for all together. One that goes over is ended."""
 
-from sys import getsizeof
-
-from frontend.responses.events import EVENT_BYTES, Event, EventLog
+from frontend.responses.events import EVENT_BYTES, Event, EventLog, weight
 from frontend.responses.store import Kept, Store
 from messages.text import Problem
 
 MAX_BYTES = 64 << 20
 MAX_TOTAL_BYTES = 1 << 30
-SCORE_BYTES = 80
-"""Of memory that the log probability of a token takes besides its JSON, about."""
 TOO_LARGE = Problem(status=400, code="response_too_large", message=f"The response has come to more than the {MAX_BYTES} bytes that are kept of one.")
 _CROWDED = "Responses in the background have come to more than is kept of all of them, and this was the largest of who has most."
 NO_ROOM = Problem(status=507, code="background_full", message=_CROWDED)
@@ -23,20 +19,13 @@ class Volume:
         self._said = 0
 
     def add(self, event: Event) -> None:
-        self._said += _said(event)
+        self._said += weight(event) - EVENT_BYTES
         self._log.add(event)
 
     @property
     def held(self) -> int:
         """Bytes of memory, about: of all it has said, and of the events that are kept besides what they say."""
         return self._said + EVENT_BYTES * (self._log.next - self._log.first)
-
-
-def _said(event: Event) -> int:
-    delta = getattr(event, "delta", None)
-    if delta is None:
-        return 0
-    return getsizeof(delta) + sum(SCORE_BYTES + len(score) for score in getattr(event, "logprobs", ()))
 
 
 def check(store: Store, kept: Kept, volume: Volume) -> None:

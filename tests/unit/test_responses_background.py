@@ -15,16 +15,17 @@ from frontend.dispatcher import Dispatcher
 from frontend.metrics import Metrics
 from frontend.responses import background, volume
 from frontend.responses.events import EventLog, OutputTextDelta, ResponseFailed
+from frontend.responses.fields import AskedReasoning
+from frontend.responses.items import Message
 from frontend.responses.journal_file import TITLE, JournalError, pack
 from frontend.responses.request import ResponsesRequest
 from frontend.responses.restoring import open_journal
 from frontend.responses.store import Kept
-from frontend.responses.streaming import merged
 from frontend.service import make_app
 from messages.cluster import READY, ClusterState, ProcessState
 from messages.journal import Record
 from messages.request import Generate
-from messages.text import Ended, Started, TextDelta
+from messages.text import Ended, Started, TextDelta, TokenLogprob
 from tests.support.journal_records import accepted, concluded, name_of
 
 
@@ -40,20 +41,25 @@ class Tokenizer:
         return True
 
 
-def make_core(tokenizer: Tokenizer, model: str = "m") -> Core:
+FACTS: dict[str, int | float | str] = {"tool_parser": "hermes", "reasoning_parser": "think", "thinking_switch": "enable_thinking"}
+
+
+def make_core(tokenizer: Tokenizer, model: str = "m", facts: dict[str, int | float | str] | None = None) -> Core:
     args = FrontendArgs(name="frontend0", incarnation=1, run_dir="", host="", port=0, model_name=model, tokenizers=["tokenizer0"], created=0)
     view = ClusterView(args.tokenizers)
     scheduler = ProcessState(name="scheduler", incarnation=1, pid=2, phase=READY, facts={"context": 100})
-    processes = [ProcessState(name="tokenizer0", incarnation=1, pid=1, phase=READY), scheduler]
+    processes = [ProcessState(name="tokenizer0", incarnation=1, pid=1, phase=READY, facts=facts or {}), scheduler]
     view.update(ClusterState(ready=True, phase=READY, reason="", model=model, started=0.0, processes=processes))
     metrics = Metrics("m", view)
     return Core(args, view, metrics, Dispatcher("frontend0", {"tokenizer0": tokenizer}, view, metrics))
 
 
-async def begin(core: Core, number: int, key: str = "") -> Kept:
-    request = ResponsesRequest(input="A", background=True, seed=number)
-    work = request.work([], {}, "")
-    job = background.make_job(core, request.body(name_of(number), 0, "m", work.sampling), key, [], work)
+async def begin(core: Core, number: int, key: str = "", **more: Any) -> Kept:
+    request = ResponsesRequest(input="A", background=True, seed=number, **more)
+    body = request.body("m")
+    work = request.work(core, body, [], "")
+    body.id = name_of(number)
+    job = background.make_job(core, body, key, [], work)
     await background.accept(core, job)
     return job.kept
 
@@ -123,6 +129,41 @@ async def test_a_journal_is_taken_up_as_far_as_it_can_be_read(tmp_path: Path) ->
         await open_journal(make_core(tokenizer, "tiny"), str(tmp_path))
 
 
+async def test_a_journal_keeps_how_an_answer_is_asked_and_read(tmp_path: Path) -> None:
+    """Tools, what of them is called, reasoning and log probabilities: those of one that is made again, and of one that has ended."""
+    tools = [{"type": "function", "name": "add", "parameters": {"type": "object"}, "strict": True}]
+    first, second = Tokenizer(), Tokenizer()
+    core = make_core(first, facts=FACTS)
+    await open_journal(core, str(tmp_path / "journal"))
+    choice: Any = {"type": "function", "name": "add"}
+    left = await begin(core, 0, tools=tools, tool_choice=choice, reasoning=AskedReasoning(effort="low"))
+    done = await begin(core, 1, tools=tools, include=["message.output_text.logprobs"])
+    await settled()
+    said, score = 'Hm.<tool_call>{"name": "add", "arguments": {}}</tool_call>', TokenLogprob(7, b"Hm.", -0.5, [])
+    answer(core, first.asked[1], text=said, logprobs=[score], ids=[7], tokens=1)
+    await settled()
+    before = msgspec.json.encode(done.body)
+    assert [item.status for item in done.body.output] == ["completed", "completed"]
+    assert b'"token":"Hm."' in before
+    await background.close(core)
+    core = make_core(second, facts=FACTS)
+    await open_journal(core, str(tmp_path / "journal"))
+    await settled()
+    kept = [core.responses.store.find(each.id, None) for each in (left, done)]
+    assert [each is not None for each in kept] == [True, True]
+    assert kept[1] is not None
+    assert msgspec.json.encode(kept[1].body) == before
+    again, sent = (msgspec.structs.replace(each.asked[0], keys=[]) for each in (second, first))
+    assert msgspec.msgpack.encode(again) == msgspec.msgpack.encode(sent)
+    assert sent.constraint is not None
+    assert sent.opening == "<think>"
+    answer(core, second.asked[0], text=f"<think>Two.</think>{said}")
+    await settled()
+    assert kept[0] is not None
+    assert [type(item).__struct_config__.tag for item in kept[0].body.output] == ["reasoning", "message", "function_call"]
+    await background.close(core)
+
+
 async def test_events_that_are_gone_are_said_to_be() -> None:
     """At once when the first that is asked for is gone, and in the stream when a reader falls behind what is kept."""
     core = make_core(Tokenizer())
@@ -157,7 +198,7 @@ async def test_one_that_holds_too_much_is_ended_and_says_why(monkeypatch: pytest
         say(core, tokenizer.asked[0], text)
         await settled()
     assert (kept[0].body.status, kept[0].body.error and kept[0].body.error.code) == ("failed", "response_too_large")
-    assert [part.text for part in kept[0].body.output[0].content] == ["A" * 2500 + "B" * 2500]
+    assert ["A" * 2500 + "B" * 2500] == [part.text for item in kept[0].body.output if isinstance(item, Message) for part in item.content]
     assert isinstance((kept[0].events().since(0, 99) or [])[-1], ResponseFailed)
     assert kept[1].body.status == "queued"
     answer(core, tokenizer.asked[1], text="B" * 6000)
@@ -185,13 +226,6 @@ async def test_when_all_hold_too_much_the_largest_of_who_has_most_is_ended(monke
     for each in kept:
         await background.cancel(core, each)
     assert core.responses.store.held_bytes == 0
-
-
-def test_a_slow_reader_gets_one_delta_for_all_that_waits() -> None:
-    end = Ended(key=1, finish="length", text="C")
-    assert list(merged([(0, "A"), (0, TextDelta(1, "B", [7])), (0, end)])) == [(0, "ABC"), (0, msgspec.structs.replace(end, text=""))]
-    assert list(merged([(0, "A"), (0, "B")])) == [(0, "AB")]
-    assert list(merged([])) == []
 
 
 async def test_a_mistake_of_ours_is_an_end(caplog: Any) -> None:
