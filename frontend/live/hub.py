@@ -11,7 +11,7 @@ import zmq
 from frontend.cluster import ClusterView
 from frontend.errors import ApiError
 from frontend.live import frames
-from frontend.live.history import Buckets, History, columns
+from frontend.live.history import Buckets, History, column_of_one
 from frontend.live.processes import Processes
 from frontend.metrics import Metrics
 from frontend.register import Register
@@ -98,7 +98,7 @@ class Hub:
         if scheduler is not None:
             first, inter = (_buckets(family) for family in self._metrics.latencies())
             sample = self._history.add(now, scheduler.gauges, scheduler.lifetime(), first, inter)
-            self._tell("sample", frames.event("sample", columns([(now, sample)])))
+            self._tell("sample", frames.event("sample", column_of_one(now, sample)))
         state = self._view.state
         if state is not None and self._viewers:
             lines = await asyncio.to_thread(self._processes.lines, state, time.monotonic())
