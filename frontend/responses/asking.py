@@ -14,7 +14,7 @@ from frontend.core import Core
 from frontend.forms import JsonSchema, ResponseFormat
 from frontend.generation import Job, fitted
 from frontend.responses.body import FunctionChoice, ResponseBody, TextFormat
-from frontend.responses.fields import NO_EFFORT
+from frontend.responses.fields import NO_EFFORT, read
 from frontend.responses.turns import Turn
 from frontend.schema import ChatRequest
 from messages.request import Generate
@@ -54,12 +54,12 @@ def addressed(core: Core, model: str, work: Generate, job: Job) -> Generate:
 
 
 def _tool(tool: msgspec.Raw) -> dict[str, Any]:
-    fields: dict[str, Any] = msgspec.json.decode(tool)
+    fields = read(tool, "tools")
     del fields["type"]
     return {"type": "function", "function": {name: value for name, value in fields.items() if value is not None}}
 
 
 def _form(wanted: TextFormat) -> ResponseFormat | None:
     if wanted.type == "json_schema" and not isinstance(wanted.schema, msgspec.UnsetType):
-        return ResponseFormat(type="json_schema", json_schema=JsonSchema(schema=msgspec.json.decode(wanted.schema)))
+        return ResponseFormat(type="json_schema", json_schema=JsonSchema(schema=read(wanted.schema, FORM)))
     return ResponseFormat(type="json_object") if wanted.type == "json_object" else None

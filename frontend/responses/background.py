@@ -17,7 +17,7 @@ from frontend.register import Entry
 from frontend.responses.asking import addressed, job_of
 from frontend.responses.body import ResponseBody, usage
 from frontend.responses.events import EventLog
-from frontend.responses.items import Item
+from frontend.responses.items import Item, bare
 from frontend.responses.recorder import CANCELLED_CODE, Recorder
 from frontend.responses.store import Kept
 from frontend.responses.streaming import problem_of
@@ -186,9 +186,12 @@ def _over(core: Core, job: Job, problem: Problem | None) -> None:
 
 
 def write_end(core: Core, kept: Kept) -> None:
-    """Of a durable one, to the journal."""
+    """Of a durable one, to the journal: without log probabilities if they are too many for it."""
     if kept.durable and core.responses.journal is not None:
-        kept.written = core.responses.journal.put(Concluded(id=kept.id, body=msgspec.json.encode(kept.body)))
+        body = msgspec.json.encode(kept.body)
+        if len(body) > MAX_JSON_BYTES:
+            body = msgspec.json.encode(msgspec.structs.replace(kept.body, output=[bare(item) for item in kept.body.output]))
+        kept.written = core.responses.journal.put(Concluded(id=kept.id, body=body))
 
 
 @dataclass(frozen=True)

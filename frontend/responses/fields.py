@@ -100,6 +100,15 @@ def wants_logprobs(include: list[str]) -> bool:
     return bool(include)
 
 
+def read(json: msgspec.Raw, param: str) -> dict[str, Any]:
+    """What `raw` was made of. Raises ApiError 400."""
+    try:
+        found: dict[str, Any] = msgspec.json.decode(json)
+    except RecursionError as error:
+        raise invalid(f"{param}: it is nested too deeply.", param) from error
+    return found
+
+
 def raw(value: Any, param: str) -> msgspec.Raw:
     """JSON that is kept as it is. Raises ApiError 400 for what cannot be."""
     try:

@@ -3,12 +3,13 @@
 import secrets
 from collections.abc import Iterable
 from sys import getsizeof
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import msgspec
 
 from frontend.responses.status import COMPLETED
 
+AnyItem = TypeVar("AnyItem", bound="Item")
 ASSISTANT, SYSTEM = "assistant", "system"
 ROLES = ("user", ASSISTANT, SYSTEM, "developer")
 MESSAGE, REASONING, CALL, RESULT = "msg", "rs", "fc", "fco"
@@ -109,8 +110,8 @@ def part_of(role: str, text: str) -> Part:
     return OutputText(text) if role == ASSISTANT else InputText(text)
 
 
-def bare(item: Item) -> Item:
-    """Without log probabilities: as part of what a model is given."""
+def bare(item: AnyItem) -> AnyItem:
+    """Without log probabilities."""
     if not isinstance(item, Message) or item.role != ASSISTANT:
         return item
     return msgspec.structs.replace(item, content=[OutputText(part.text) for part in item.content])

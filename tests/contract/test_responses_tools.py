@@ -24,15 +24,21 @@ SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "require
 FORMAT = {"type": "json_schema", "name": "place", "schema": SCHEMA, "strict": True}
 
 
+@pytest.fixture(scope="module")
+def api(reading: Pair) -> Iterator[openai.OpenAI]:
+    with client_of(reading[0]) as made:
+        yield made
+
+
 @pytest.fixture
-def client(reading: Pair) -> Iterator[openai.OpenAI]:
+def client(reading: Pair, api: openai.OpenAI) -> openai.OpenAI:
+    """OpenAI's, to a frontend whose tokenizer says that it thinks and makes two calls."""
     frontend, peers = reading
     peers.script = utter(THOUGHT + CALLS)
     frontend.wait_metric("frontend_live_sequences", 0)
     while not peers.received.empty():
         peers.received.get_nowait()
-    with client_of(frontend) as made:
-        yield made
+    return api
 
 
 def prompt_of(message: Generate) -> Any:
@@ -182,8 +188,9 @@ def test_the_effort_of_reasoning(reading: Pair, client: openai.OpenAI, effort: A
 def test_the_form_of_a_text(reading: Pair, client: openai.OpenAI) -> None:
     frontend, peers = reading
     peers.script = utter('{"city": "Oslo"}')
-    for form, kind in ((FORMAT, "json_schema"), ({"type": "json_object"}, "json_object"), ({"type": "text"}, None)):
-        answer: Any = client.responses.create(model=MODEL, input="A", text={"format": form, "verbosity": "medium"})  # type: ignore[typeddict-item]
+    forms: list[tuple[Any, str | None]] = [(FORMAT, "json_schema"), ({"type": "json_object"}, "json_object"), ({"type": "text"}, None)]
+    for form, kind in forms:
+        answer: Any = client.responses.create(model=MODEL, input="A", text={"format": form, "verbosity": "medium"})
         shown = {**form, "description": None} if kind == "json_schema" else form
         assert answer.to_dict()["text"] == {"format": shown, "verbosity": "medium"}
         sent = peers.expect(Generate)
@@ -266,6 +273,19 @@ def test_what_is_refused(reading: Pair, fields: dict[str, Any], param: str) -> N
     assert (status, answer["error"]["param"]) == (400, param), answer
 
 
+def test_tools_and_forms_of_any_depth(reading: Pair, client: openai.OpenAI) -> None:
+    """Too deep for one of those who write and read them is a client's fault, whoever it is."""
+    frontend, found = reading[0], set()
+    for depth in [10, *range(900, 1000, 12)]:
+        for body in (
+            {"tools": [ADD | {"parameters": {"x": "deep"}}], "tool_choice": "required"},
+            {"text": {"format": FORMAT | {"schema": {"x": "deep"}}}},
+        ):
+            text = json.dumps({"input": "A", **body}).replace('"deep"', "[" * depth + "]" * depth)
+            found.add(frontend.call("POST", PATH, text.encode())[0])
+    assert found == {200, 400}
+
+
 def test_in_the_background_a_call_is_read_resumed_and_cancelled(reading: Pair, client: openai.OpenAI) -> None:
     """A client comes back in the middle of the arguments; another response is cancelled there."""
     frontend, peers = reading
@@ -280,8 +300,12 @@ def test_in_the_background_a_call_is_read_resumed_and_cancelled(reading: Pair, c
     early.close()
     told(peers, asking, ": 1}}\n</tool_call>")
     final = ended(frontend, name)
+    with client.responses.stream(response_id=name, tools=TOOLS, starting_after=first[-1].sequence_number) as helper:
+        seen = [event.sequence_number for event in helper]
+        assert [item.type for item in helper.get_final_response().output] == ["reasoning", "function_call"]
     rest = list(client.responses.retrieve(name, stream=True, starting_after=first[-1].sequence_number))
     assert [event.sequence_number for event in (*first, *rest)] == list(range(len(first) + len(rest)))
+    assert seen == [event.sequence_number for event in rest]
     arguments = "".join(event.delta for event in (*first, *rest) if event.type == "response.function_call_arguments.delta")
     assert arguments == final["output"][1]["arguments"] == '{"a": 1}'
     assert rest[-1].to_dict()["response"] == final

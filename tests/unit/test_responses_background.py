@@ -1,6 +1,7 @@
 """Background responses beside the engine's line: a bounded number is in it, the others wait here in order."""
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -129,15 +130,16 @@ async def test_a_journal_is_taken_up_as_far_as_it_can_be_read(tmp_path: Path) ->
         await open_journal(make_core(tokenizer, "tiny"), str(tmp_path))
 
 
-async def test_a_journal_keeps_how_an_answer_is_asked_and_read(tmp_path: Path) -> None:
-    """Tools, what of them is called, reasoning and log probabilities: those of one that is made again, and of one that has ended."""
+async def test_a_journal_keeps_how_an_answer_is_asked_and_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tools, what of them is called, reasoning and log probabilities: those of one that is made again, and of one that has ended. Of a third one
+    there are more log probabilities than the journal takes."""
     tools = [{"type": "function", "name": "add", "parameters": {"type": "object"}, "strict": True}]
     first, second = Tokenizer(), Tokenizer()
     core = make_core(first, facts=FACTS)
     await open_journal(core, str(tmp_path / "journal"))
     choice: Any = {"type": "function", "name": "add"}
     left = await begin(core, 0, tools=tools, tool_choice=choice, reasoning=AskedReasoning(effort="low"))
-    done = await begin(core, 1, tools=tools, include=["message.output_text.logprobs"])
+    done, long = [await begin(core, number, tools=tools, include=["message.output_text.logprobs"]) for number in (1, 2)]
     await settled()
     said, score = 'Hm.<tool_call>{"name": "add", "arguments": {}}</tool_call>', TokenLogprob(7, b"Hm.", -0.5, [])
     answer(core, first.asked[1], text=said, logprobs=[score], ids=[7], tokens=1)
@@ -145,14 +147,20 @@ async def test_a_journal_keeps_how_an_answer_is_asked_and_read(tmp_path: Path) -
     before = msgspec.json.encode(done.body)
     assert [item.status for item in done.body.output] == ["completed", "completed"]
     assert b'"token":"Hm."' in before
+    monkeypatch.setattr(background, "MAX_JSON_BYTES", len(before) + 100)
+    answer(core, first.asked[2], text="Hm." * 50, logprobs=[score] * 50, ids=[7], tokens=1)
+    await settled()
     await background.close(core)
     core = make_core(second, facts=FACTS)
     await open_journal(core, str(tmp_path / "journal"))
     await settled()
-    kept = [core.responses.store.find(each.id, None) for each in (left, done)]
-    assert [each is not None for each in kept] == [True, True]
+    kept = [core.responses.store.find(each.id, None) for each in (left, done, long)]
     assert kept[1] is not None
+    assert kept[2] is not None
     assert msgspec.json.encode(kept[1].body) == before
+    assert json.loads(msgspec.json.encode(kept[2].body.output))[0]["content"] == [
+        {"type": "output_text", "text": "Hm." * 50, "annotations": [], "logprobs": []}
+    ]
     again, sent = (msgspec.structs.replace(each.asked[0], keys=[]) for each in (second, first))
     assert msgspec.msgpack.encode(again) == msgspec.msgpack.encode(sent)
     assert sent.constraint is not None
