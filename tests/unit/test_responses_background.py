@@ -206,7 +206,7 @@ async def test_one_that_holds_too_much_is_ended_and_says_why(monkeypatch: pytest
         say(core, tokenizer.asked[0], text)
         await settled()
     assert (kept[0].body.status, kept[0].body.error and kept[0].body.error.code) == ("failed", "response_too_large")
-    assert ["A" * 2500 + "B" * 2500] == [part.text for item in kept[0].body.output if isinstance(item, Message) for part in item.content]
+    assert [part.text for item in kept[0].body.output if isinstance(item, Message) for part in item.content] == ["A" * 2500 + "B" * 2500]
     assert isinstance((kept[0].events().since(0, 99) or [])[-1], ResponseFailed)
     assert kept[1].body.status == "queued"
     answer(core, tokenizer.asked[1], text="B" * 6000)
