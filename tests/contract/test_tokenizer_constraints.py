@@ -75,8 +75,8 @@ def test_logprobs_of_a_prompt(byte: Neighbours, fault: str) -> None:
     assert (admit.max_tokens, admit.sampling.prompt_logprobs) == (1, 1)
     for start, chosen in ((0, -0.5), (2 if fault == "gap" else 1, -0.25)):
         if fault != "early token" or not start:
-            columns = {"chosen": pack_f32([chosen]), "ranks": pack_i32([start + 7]), "top_ids": pack_i32([64]), "top_values": pack_f32([chosen])}
-            byte.send(PromptScores(key=3, start=start, top=1, **columns))
+            value, rank = pack_f32([chosen]), pack_i32([start + 7])
+            byte.send(PromptScores(key=3, start=start, top=1, chosen=value, ranks=rank, top_ids=pack_i32([64]), top_values=value))
     byte.send(PromptScores(key=99, start=0, top=0, chosen=pack_f32([0.0]), ranks=pack_i32([1]), top_ids=b"", top_values=b""))
     byte.send(tokens((3, 64, FINISH_LENGTH, 0)))
     ended = byte.hear()
