@@ -28,7 +28,7 @@ SHOWN_CHARACTERS = 2000
 class ColdCluster:
     """`with ColdCluster(arguments) as cluster`: a foreground `cluster start` in a run directory of its own. `arguments` are that command's.
 
-    Within the block SIGTERM and SIGHUP raise KeyboardInterrupt as Ctrl-C does, so that the cluster does not outlive this command.
+    Within the block SIGTERM and SIGHUP do what Ctrl-C does, so that the cluster does not outlive this command.
     For the main thread only.
     """
 
@@ -86,7 +86,7 @@ class ColdCluster:
         time.sleep(POLL_SECONDS)
 
     def __enter__(self) -> "ColdCluster":
-        self._handlers = {signum: signal.signal(signum, signal.default_int_handler) for signum in (signal.SIGTERM, signal.SIGHUP)}
+        self._handlers = {signum: signal.signal(signum, _as_ctrl_c) for signum in (signal.SIGTERM, signal.SIGHUP)}
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -99,6 +99,11 @@ class ColdCluster:
         for signum, handler in self._handlers.items():
             signal.signal(signum, handler)
         shutil.rmtree(self._root, ignore_errors=True)
+
+
+def _as_ctrl_c(signum: int, frame: object) -> None:
+    """An event loop takes that as a cancellation. An exception might be raised where it is only printed: in a callback of the collector, say."""
+    signal.raise_signal(signal.SIGINT)
 
 
 def _opener() -> urllib.request.OpenerDirector:

@@ -128,17 +128,21 @@ def test_a_model_that_cannot_be_loaded_ends_the_start(models: Path, run_dir: Pat
         assert next(run_dir.glob("failed-*.log")).is_file()
 
 
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT], ids=["term", "int"])
-def test_signals_end_it_in_order_while_a_request_runs(models: Path, signum: signal.Signals) -> None:
+def ends_in_order(cluster: Cluster, signum: signal.Signals) -> None:
+    """At this signal, while a request runs."""
+    pids = cluster.pids().values()
+    with client_stream(cluster, 100_000) as answer:
+        cluster.process.send_signal(signum)
+        rest = answer.read()
+    assert cluster.process.wait(timeout=LIMIT) == 0, cluster.log()
+    assert rest
+    assert all(is_gone(pid) for pid in pids)
+    assert not cluster.run_dir.exists()
+
+
+def test_sigterm_ends_it_in_order_while_a_request_runs(models: Path) -> None:
     with running_cluster(models / "dice-byte", "--grace", "1", stop_check=False) as cluster:
-        pids = cluster.pids().values()
-        with client_stream(cluster, 100_000) as answer:
-            cluster.process.send_signal(signum)
-            rest = answer.read()
-        assert cluster.process.wait(timeout=LIMIT) == 0, cluster.log()
-        assert rest
-        assert all(is_gone(pid) for pid in pids)
-        assert not cluster.run_dir.exists()
+        ends_in_order(cluster, signal.SIGTERM)
 
 
 def test_a_killed_launcher_takes_everything_with_it(models: Path) -> None:
@@ -157,8 +161,8 @@ def test_a_killed_launcher_takes_everything_with_it(models: Path) -> None:
 
 @pytest.fixture(scope="module")
 def lasting(models: Path) -> Iterator[Cluster]:
-    """A cluster that comes through what is done to its processes."""
-    with running_cluster(models / "dice-byte") as cluster:
+    """A cluster that comes through what is done to its processes; the last test ends it."""
+    with running_cluster(models / "dice-byte", "--grace", "1", stop_check=False) as cluster:
         yield cluster
 
 
@@ -185,3 +189,7 @@ def test_a_stopped_scheduler_turns_health_off_until_it_goes_on(lasting: Cluster)
         os.kill(pid, signal.SIGCONT)
     wait_until(lambda: get(f"{lasting.url}/health/ready")[0] == 200)
     assert complete(lasting) == "aaaa"
+
+
+def test_ctrl_c_ends_it_in_order_while_a_request_runs(lasting: Cluster) -> None:
+    ends_in_order(lasting, signal.SIGINT)

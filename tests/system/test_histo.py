@@ -61,7 +61,7 @@ SETTINGS = [
 ]
 
 
-QUICK = {0, 1, 5, 7, 8}  # every size, both caches and pools, every depth; the slow tests have every pair of them
+QUICK = {0, 1, 5, 7}  # every size, both caches and pools, every depth; the slow tests have every pair of them
 CASES = [pytest.param(setting, marks=[] if number in QUICK else [pytest.mark.slow], id=str(setting)) for number, setting in enumerate(SETTINGS)]
 
 

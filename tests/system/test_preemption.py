@@ -59,7 +59,7 @@ def device(request: pytest.FixtureRequest) -> str:
     return name
 
 
-@pytest.fixture(scope="module", params=["histo-byte", "rand-byte"])
+@pytest.fixture(scope="module", params=[pytest.param("histo-byte", marks=pytest.mark.slow), "rand-byte"])
 def served(models: Path, request: pytest.FixtureRequest, device: str) -> Iterator[Served]:
     if (request.param, device) == ("histo-byte", "cuda"):
         pytest.skip("symbols that came equally often are equally likely but for rounding, and no two devices round alike")
