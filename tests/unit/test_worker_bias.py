@@ -114,6 +114,7 @@ def test_scores_of_prompt_chunks(dice: Engine, monkeypatch: pytest.MonkeyPatch, 
     assert result.scores is not None
     assert (result.scores.slot, result.scores.start, result.scores.count, result.scores.top) == (asked.slot, asked.start, asked.count, asked.top)
     assert view_f32(result.scores.chosen).tolist() == pytest.approx([LOGPROBS[token] for token in (C, A, B, C)], abs=1e-3)
+    assert view_i32(result.scores.ranks).tolist() == [3, 1, 2, 3]
     assert view_i32(result.scores.top_ids).tolist() == [A, B]
     assert view_f32(result.scores.top_values).tolist() == pytest.approx([LOGPROBS[A], LOGPROBS[B]], abs=1e-3)
     later = dice.run(planner.plan(chunks=[Chunk(1, 3, ids[3:], True)], decode=[0, 2], scores=scores(1, 4, [A, A], 1)))
