@@ -15,14 +15,14 @@ from frontend.dispatcher import Dispatcher
 from frontend.metrics import Metrics
 from frontend.responses import background
 from frontend.responses.events import EventLog, OutputTextDelta
-from frontend.responses.journal_file import TITLE, JournalError, pack
+from frontend.responses.journal_file import JournalError, pack
 from frontend.responses.request import ResponsesRequest
 from frontend.responses.restoring import open_journal
 from frontend.responses.store import Kept
 from frontend.responses.streaming import merged
 from frontend.service import make_app
 from messages.cluster import READY, ClusterState, ProcessState
-from messages.journal import Record
+from messages.journal import TITLE, Record
 from messages.request import Generate
 from messages.text import Ended, Started, TextDelta
 from tests.support.journal_records import accepted, concluded, name_of
