@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from frontend.server import DRAIN_SECONDS, GOODBYE_SECONDS
-from launcher.supervisor import STAGE_SECONDS
+from launcher.ending import STAGE_SECONDS
 from messages.cluster import LOADING, STOPPING
 from messages.request import Cancel, Delivered, Generate
 from messages.text import Ended, Started, TextDelta, Texts

@@ -10,7 +10,7 @@ import pytest
 import zmq
 
 from launcher.control import ask
-from launcher.supervisor import STAGE_SECONDS
+from launcher.ending import STAGE_SECONDS
 from messages.cluster import ClusterState, Hung, ProcessReport, StopCommand, Stopping
 from tests.support.processes import is_gone
 from tests.support.supervised import LIMIT, fake, spec
