@@ -89,7 +89,8 @@ def test_a_killed_process_comes_back_with_the_next_incarnation(run_dir: Path) ->
 
 
 def test_a_process_that_keeps_dying_ends_the_cluster(run_dir: Path) -> None:
-    with fake(run_dir, spec(run_dir, "worker0", dies_after=0.7, fail_starts=(3, 4, 5, 6, 7)), spec(run_dir, "scheduler")) as cluster:
+    dying = spec(run_dir, "worker0", dies_after=0.7, fail_starts=(3, 4, 5, 6, 7))
+    with fake(run_dir, dying, spec(run_dir, "scheduler"), longest_pause=0.2) as cluster:
         assert cluster.until("failed").startswith("worker0 keeps dying (exit code 3); giving up")
         assert cluster.end() == 1
 

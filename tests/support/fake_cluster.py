@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from launcher import child
 from launcher.errors import LauncherError
 from launcher.serving import Serving
 from launcher.specs import ProcessSpec
@@ -26,6 +27,8 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     startup_timeout: float = 20.0
     hang_timeout: float = 60.0
     grace: float = 20.0
+    longest_pause: float = 5.0
+    """Before a process that died while it started is started again."""
     others: dict[str, list[FakeSpec]] = {}
 
 
@@ -77,6 +80,7 @@ class Events:
 
 def main() -> int:
     setup = msgspec.json.decode(sys.argv[1], type=Setup)
+    child.LONGEST_START_PAUSE_SECONDS = setup.longest_pause
     return Supervisor(FakeOffers(setup), Path(setup.run_dir), Events(), setup.startup_timeout, setup.hang_timeout, setup.grace).run()
 
 

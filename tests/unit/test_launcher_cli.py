@@ -1,6 +1,5 @@
-"""The command line: its commands and options, bounds, messages, and that it starts quickly."""
+"""The command line: bounds, messages, and that it starts quickly. Its commands and options are pinned in `test_imports.py`."""
 
-import argparse
 import subprocess
 import sys
 from pathlib import Path
@@ -14,40 +13,6 @@ from launcher.errors import program
 from launcher.start import threads_from
 
 ROOT = Path(__file__).resolve().parents[2]
-START_OPTIONS = {
-    *("--model", "--served-model-name", "--host", "--port", "--detach", "--device", "--dtype", "--threads", "--kv-tokens", "--block-size"),
-    *("--max-slots", "--max-step-tokens", "--chunk-tokens", "--max-context", "--max-queue", "--chat-template", "--dummy-weights", "--tokenizers"),
-    *("--tool-parser", "--reasoning-parser"),
-    *("--frontends", "--log-level", "--startup-timeout", "--gpu-memory-utilization", "--hang-timeout", "-h", "--help"),
-    *("--max-queue-tokens", "--run-ahead", "--prefix-cache", "--target-itl", "--record", "--record-tokens"),
-    *("--generation-config", "--kv-dtype", "--weights", "--trace", "--access-log", "--log-format", "--otlp-endpoint", "--journal", "--deterministic"),
-    *("--model-shape", "--api-keys", "--tls-cert", "--tls-key", "--cors-origin", "--max-connections", "--max-unsent-bytes", "--grace"),
-    *("--max-live-tokens", "--max-queue-seconds", "--default-timeout", "--max-timeout"),
-}
-
-
-def command(*path: str) -> argparse.ArgumentParser:
-    parser = build_parser("")
-    for name in path:
-        parser = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction)).choices[name]
-    return parser
-
-
-def test_commands() -> None:
-    assert set(_choices(command())) == {"cluster", "chat", "generate", "model", "doctor", "simulate", "replay", "bench", "trace", "keys", "top"}
-    assert set(_choices(command("cluster"))) == {"start", "status", "stop", "drain", "resume", "reload", "restart"}
-    assert set(_choices(command("model"))) == {"list", "pull", "inspect"}
-    benches = {"serve", "chat", "frontend", "scheduler", "kernels", "offline", "single", "batch64", "overload", "grammars"}
-    assert set(_choices(command("bench"))) == benches
-    assert set(_choices(command("keys"))) == {"add", "limit", "list", "remove"}
-
-
-def _choices(parser: argparse.ArgumentParser) -> list[str]:
-    return list(next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction)).choices)
-
-
-def test_options_of_cluster_start() -> None:
-    assert set(command("cluster", "start")._option_string_actions) == START_OPTIONS
 
 
 @pytest.mark.parametrize(
