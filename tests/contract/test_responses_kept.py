@@ -112,8 +112,8 @@ def test_a_full_disk_refuses_what_is_durable_and_nothing_else(two: Two) -> None:
     assert path.stat().st_size == size
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     wait_until(lambda: path.stat().st_size > size)  # the end that was owed
+    wait_until(lambda: "the journal is written again" in keeper.log())  # and is on the disk
     begun(keeper, peers)
-    assert "the journal is written again" in keeper.log()
 
 
 def test_a_keeper_that_is_away_is_told_of(two: Two) -> None:
