@@ -8,17 +8,18 @@ const GUTTER = 30;
 const AXIS = 18;
 const GAP = 14;
 const MOST_IN_COLUMN = 256;
-const ROOM = 512; // CSS pixels of height
+const LEAST = 512; // CSS pixels of height that the lanes may take, or more where the page has it
+const MOST_PITCH = 30;
 const PHASES = ["lane", "prefill", "decode", "paused"];
 const DECODE = 2;
 const FILLS = [[1, false], [1, true], [2, false], [2, true], [3, false], [3, true]];
 const NAMES = ["free", "prefill", "decode", "waits in its slot"];
 const EVERY = [5, 10, 15, 20];
 
-function shapeOf(slots, width) {
+function shapeOf(slots, width, room) {
   const columns = Math.max(1, Math.ceil(slots / MOST_IN_COLUMN));
   const rows = Math.ceil(slots / columns);
-  const pitch = Math.max(2, Math.min(26, Math.floor(ROOM / rows)));
+  const pitch = Math.max(2, Math.min(MOST_PITCH, Math.floor(room / rows)));
   const gap = pitch >= 15 ? 3 : pitch > 3 ? 1 : 0;
   return { columns, rows, pitch, gap, span: (width - GAP * (columns - 1)) / columns };
 }
@@ -57,7 +58,9 @@ export class Lanes {
     const { lives, scene } = this;
     const width = this.box.clientWidth;
     if (!scene || width < 50) return;
-    const shape = shapeOf(Math.max(scene.slots, 1), width);
+    const least = shapeOf(Math.max(scene.slots, 1), width, LEAST);
+    this.box.style.minHeight = `${least.rows * least.pitch + AXIS}px`;
+    const shape = shapeOf(Math.max(scene.slots, 1), width, Math.max(LEAST, this.box.clientHeight - AXIS));
     this.shape = shape;
     const height = shape.rows * shape.pitch + AXIS;
     const context = sized(this.canvas, width, height);

@@ -5,7 +5,7 @@ import { byId, fillRows, setText } from "./dom.js";
 import { bytes, count, percent, seconds } from "./format.js";
 import { refusalOf } from "./stream.js";
 
-const CLASSES = ["", "", "n", "n", "n", "n", "n"];
+const CLASSES = ["", "", "n", "n", "n", "n wide", "n wide"];
 
 export class Processes {
   constructor(headers) {

@@ -5,8 +5,7 @@ import { compact, count, seconds } from "./format.js";
 import { WAITS } from "./waits.js";
 
 const SHOWN = 100;
-const CLASSES = ["n", "", "n", "n", "n", "n"];
-const expected = (value) => (value == null ? "–" : `in ${seconds(value)}`);
+const CLASSES = ["n", "", "n", "n wide", "n", "n"];
 
 export class Queue {
   constructor(choose) {
@@ -44,8 +43,8 @@ export class Queue {
       (WAITS[one.waits_for] ?? one.waits_for ?? "") + again,
       known ? seconds(one.waited) : "–",
       known ? compact(one.prompt_tokens) : "–",
-      expected(one.start_seconds),
-      expected(one.first_token_seconds),
+      seconds(one.start_seconds),
+      seconds(one.first_token_seconds),
     ];
   }
 }
