@@ -79,7 +79,8 @@ CUT = """() => {
   }
   const panels = [...document.querySelectorAll(".panel, .tile")].map((panel) => panel.getBoundingClientRect());
   panels.forEach((one, at) => panels.slice(at + 1).forEach((other) => {
-    if (one.left < other.right && other.left < one.right && one.top < other.bottom && other.top < one.bottom) found.push(`panels overlap at ${one.top}`);
+    const apart = one.left >= other.right || other.left >= one.right || one.top >= other.bottom || other.top >= one.bottom;
+    if (!apart) found.push(`panels overlap at ${one.top}`);
   }));
   return found;
 }"""
