@@ -17,6 +17,7 @@ MAX_TEMPLATE_BYTES = 64 << 10
 NAME = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 RESERVED = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
+FUNCTION_FIELDS = ("name", "description", "parameters", "strict")
 _FIELDS: dict[str, Any] = {"name": "", "description": "", "parameters": {"type": "object", "properties": {}}}
 
 
@@ -28,15 +29,16 @@ def offered(tools: list[dict[str, Any]]) -> Tools:
         fields = strip(tool, ("type", "function"), {}, f"{where}.")
         if fields.get("type") != "function" or not isinstance(fields.get("function"), dict):
             raise invalid(f'{where} must be like {{"type": "function", "function": {{...}}}}; no other type is supported.', where)
-        name, parameters = _function(fields["function"], f"{where}.function")
+        inner = f"{where}.function"
+        name, parameters = check_function(strip(fields["function"], FUNCTION_FIELDS, {}, f"{inner}."), inner)
         if name in found:
             raise invalid(f"{where}.function.name: {name!r} is there twice.", "tools")
         found[name] = parameters
     return found
 
 
-def _function(function: dict[str, Any], where: str) -> tuple[str, dict[str, Any]]:
-    fields = strip(function, ("name", "description", "parameters", "strict"), {}, f"{where}.")
+def check_function(fields: dict[str, Any], where: str) -> tuple[str, dict[str, Any]]:
+    """The name of a function and the JSON Schema of its parameters; `fields` are of FUNCTION_FIELDS. Raises ApiError 400."""
     name, parameters = fields.get("name"), fields.get("parameters", {})
     if not isinstance(name, str) or not NAME.fullmatch(name):
         raise invalid(f"{where}.name must be 1 to 64 letters, digits, '_', '-', '.' and ':'.", f"{where}.name")
