@@ -67,7 +67,7 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=F
 
     what: str
     at: float
-    tokens: int = 0
+    tokens: int
     steps: int = 1
     until: float | None = None
     slot: int | None = None

@@ -60,7 +60,7 @@ def _in_pairs(moments: list[Moment]) -> Iterator[Moment]:
 def _without_oldest(moments: list[Moment]) -> list[Moment]:
     old, rest = moments[: MOST_MOMENTS // 2], moments[MOST_MOMENTS // 2 :]
     steps = sum(moment.steps for moment in old)
-    return [Moment(what=OMITTED, at=old[0].at, steps=steps, until=old[-1].at), *rest]
+    return [Moment(what=OMITTED, at=old[0].at, tokens=0, steps=steps, until=old[-1].at), *rest]
 
 
 class Ended:

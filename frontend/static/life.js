@@ -49,7 +49,7 @@ function linesOf(choice) {
     const steps = moment.until == null ? "" : `, ${count(moment.steps)} chunks until ${seconds(moment.until)}`;
     if (moment.what === "slot") lines.push([moment.at, `got slot ${moment.slot}`, `${count(moment.tokens)} cached`]);
     else if (moment.what === "prefill") lines.push([moment.at, `prefill${steps}`, `${count(moment.tokens)} computed`]);
-    else if (moment.what === "omitted") lines.push([moment.at, `${count(moment.steps)} things until ${seconds(moment.until)}, not kept`, ""]);
+    else if (moment.what === "omitted") lines.push([moment.at, `${count(moment.steps ?? 1)} things until ${seconds(moment.until)}, not kept`, ""]);
     else lines.push([moment.at, moment.what === "preempted" ? "preempted, waits again" : "worker began anew, waits again", `${count(moment.tokens)} generated`]);
   }
   const first = firstToken(choice);
