@@ -130,6 +130,7 @@ function redraw() {
   charts.build();
   lanes.draw();
   blocks.draw();
+  detail.redraw();
 }
 
 byId("theme").addEventListener("click", () => {

@@ -24,6 +24,12 @@ export class Detail {
     this.asked = 0;
     this.card = null;
     this.button.addEventListener("click", () => this.cancel());
+    new ResizeObserver(() => this.redraw()).observe(byId("detail"));
+  }
+
+  // Another theme, or width.
+  redraw() {
+    if (this.card) this.draw();
   }
 
   // `key` names a sequence that runs; the request's own id takes its place once it is known, for a sequence is forgotten at its end.
