@@ -36,6 +36,7 @@ from frontend.watching import Watching
 from messages.cluster import BEGUN, INTAKE, OPEN, READY, STOPPING, ClusterState
 from messages.peers import FindRequests, FoundRequests, FromPeer, OfKeys
 from messages.text import FromTokenizer, Problem
+from transport.clock import Clock
 from transport.lifetime import Lifetime
 from transport.reports import CLUSTER_FEED, Reporter
 from transport.sockets import Inbox, Outbox, Subscription
@@ -196,10 +197,10 @@ class Server:
         each with an answer."""
         alone = self._leave_seconds() is not None
         self._core.view.stopping, self._core.view.leaving = not alone, True
-        loop = asyncio.get_running_loop()
-        began = loop.time()
+        clock = Clock()
+        began = clock.now
         lingers = began + LINGER_SECONDS if alone else began
-        while loop.time() < lingers or (self._is_busy(alone) and loop.time() - began < self._drain_seconds()):
+        while (now := clock.look()) < lingers or (self._is_busy(alone) and now - began < self._drain_seconds()):
             self._poll()
             await asyncio.sleep(POLL_SECONDS / 2)
         self._core.view.stopping = True

@@ -18,13 +18,13 @@ from frontend.responses import background, volume
 from frontend.responses.events import EventLog, OutputTextDelta, ResponseFailed
 from frontend.responses.fields import AskedReasoning
 from frontend.responses.items import Message
-from frontend.responses.journal_file import TITLE, JournalError, pack
+from frontend.responses.journal_file import JournalError, pack
 from frontend.responses.request import ResponsesRequest
 from frontend.responses.restoring import open_journal
 from frontend.responses.store import Kept
 from frontend.service import make_app
 from messages.cluster import READY, ClusterState, ProcessState
-from messages.journal import Record
+from messages.journal import TITLE, Record
 from messages.request import Generate
 from messages.text import Ended, Started, TextDelta, TokenLogprob
 from tests.support.journal_records import accepted, concluded, name_of

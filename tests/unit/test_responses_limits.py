@@ -25,12 +25,13 @@ from frontend.metrics import Metrics
 from frontend.record import Record
 from frontend.responses import background
 from frontend.responses.desk import Desk
-from frontend.responses.journal_file import TITLE, pack
+from frontend.responses.journal_file import pack
 from frontend.responses.links import Links, socket_path
 from frontend.responses.private import make_private_app
 from frontend.responses.restoring import open_journal
 from frontend.service import make_app
 from messages.cluster import READY, ClusterState, ProcessState
+from messages.journal import TITLE
 from messages.request import Generate
 from messages.text import Ended, Started, TextDelta
 from tests.support.journal_records import accepted
