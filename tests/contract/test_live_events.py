@@ -66,6 +66,12 @@ def site() -> Iterator[Site]:
         site.close()
 
 
+@pytest.fixture(autouse=True)
+def unwatched(site: Site) -> None:
+    """What is shown goes to the pages of the test: those of the test before are listened for no more."""
+    wait_until(lambda: not site.feed.watched, "it still listens")
+
+
 class Page:
     """An open stream of events."""
 
