@@ -1,6 +1,6 @@
 """`python -P -m grammar RUN_DIR`, started by a tokenizer process: tries programs, one a line, where they can take neither its time nor its memory.
 
-Lines are JSON: a program, and for it a list of what is wrong, empty when nothing is, and where in it. The first line out is `["",""]` when it is ready.
+Lines are JSON: in, a program; out, a list of what is wrong, empty when nothing is, and where. The first one out is `["",""]` when it is ready.
 """
 
 import ctypes

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,7 +15,7 @@ import msgspec
 
 ROOT = Path(__file__).resolve().parent.parent
 START_SECONDS = 30.0
-QUICK_SECONDS = 0.5
+QUICK_SECONDS = 0.25
 """What nearly all forms need far less than, of the process's own time."""
 TRIAL_SECONDS = 5.0
 """Of the process's own time, for one program."""
@@ -70,9 +71,9 @@ class GrammarChild:
                 process.stdin.write(msgspec.json.encode(program) + b"\n")
                 process.stdin.flush()
             watch = _Watch(process.pid)
-            verdict = self._line(process, lambda: watch.over(QUICK_SECONDS))
+            verdict = self._line(process, partial(watch.over, QUICK_SECONDS))
             if verdict is None and process.poll() is None and not watch.late and extend():
-                verdict = self._line(process, lambda: watch.over(TRIAL_SECONDS))
+                verdict = self._line(process, partial(watch.over, TRIAL_SECONDS))
             if verdict is not None:
                 return verdict
             ended = process.poll() is not None

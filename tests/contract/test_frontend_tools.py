@@ -186,7 +186,7 @@ def test_logprobs_and_ids_are_of_the_whole_text(reading: Pair) -> None:
         ({"tools": [{"type": "function", "function": {"name": "a", "parameters": []}}]}, "tools[0].function.parameters"),
         ({"tools": [{"type": "function", "function": {"name": "a", "parameters": {"type": "array"}}}]}, "tools[0].function.parameters"),
         ({"tools": [{"type": "function", "function": {"name": "a", "parameters": {"required": 5}}}]}, "tools[0].function.parameters.required"),
-        ({"tools": [{"type": "function", "function": {"name": "a", "parameters": {"properties": ["a"]}}}]}, "tools[0].function.parameters.properties"),
+        ({"tools": [{"type": "function", "function": {"name": "a", "parameters": {"properties": []}}}]}, "tools[0].function.parameters.properties"),
         ({"tools": [*TOOLS, {"type": "function", "function": {"name": "a", "parameters": {"properties": {"x": {"anyOf": [{}, {"items": 5}]}}}}}]},
          "tools[2].function.parameters.properties.x.anyOf[1].items"),
         ({"tools": [{"type": "function", "function": {"name": "a", "strict": 1}}]}, "tools[0].function.strict"),

@@ -12,12 +12,16 @@ from hypothesis import strategies as st
 from tests.unit.test_dialects import OFFERED, PARTS, cut, parse, seen, written
 
 Call = tuple[str, dict[str, Any]]
-HARD = ["</tool_call>", "<tool_call>", "[TOOL_CALLS]", "<|python_tag|>", "[ARGS]", "<think>", '"}}', "\\", "\\\\\"", "{[", "]}", '\\"}', "\U0001f600", ";"]
+HARD = [
+    "</tool_call>", "<tool_call>", "[TOOL_CALLS]", "<|python_tag|>", "[ARGS]", "<think>", '"}}', "\\", '\\\\"', "{[", "]}", '\\"}', "\U0001f600", ";",
+]  # fmt: skip
 STRINGS = st.lists(st.one_of(st.sampled_from(HARD), st.text(st.characters(exclude_categories=["Cs"]), max_size=4)), max_size=4).map("".join)
 SCALARS = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False, allow_infinity=False), STRINGS)
 VALUES = st.recursive(SCALARS, lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(STRINGS, inner, max_size=3)), max_leaves=8)
 CALLS = st.lists(st.tuples(st.sampled_from(list(OFFERED)), st.dictionaries(STRINGS, VALUES, max_size=3)), min_size=1, max_size=3)
-STYLES = st.fixed_dictionaries({"ensure_ascii": st.booleans(), "indent": st.sampled_from([None, 2]), "separators": st.sampled_from([None, (",", ":")])})
+STYLES = st.fixed_dictionaries({
+    "ensure_ascii": st.booleans(), "indent": st.sampled_from([None, 2]), "separators": st.sampled_from([None, (",", ":")]),
+})  # fmt: skip
 
 
 def objects(key: str, calls: list[Call], style: dict[str, Any]) -> list[str]:
