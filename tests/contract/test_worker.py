@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
+import psutil
 import pytest
 import zmq
 
@@ -150,6 +151,11 @@ def test_attaching_again_forgets_all_slots(neighbours: Neighbours) -> None:
 def test_rows_follow_grammars_that_were_compiled_for_their_session(neighbours: Neighbours, run_dir: Path) -> None:
     play = neighbours
     write_vocabulary(run_dir, "tokenizer0", TOKENS.of, TOKENS.special, set(TOKENS.ends))
+    session, process = 10, psutil.Process(play.process.pid)
+    while not any("llguidance" in part.path for part in process.memory_maps()):  # before the first plan, whatever else is said: later streams wait
+        play.attach(session := session + 1)
+        assert session < 200
+        time.sleep(0.3)
     row = Row(slot=2, prompt=[5] * 20, blocks=[7, 3, 1], grammar=4)
     for session in (1, 2):
         play.attach(session)
