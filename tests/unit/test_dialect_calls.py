@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dialects.parameter_type import is_text
 from tests.unit.test_dialects import OFFERED, PARTS, cut, parse, seen, written
 
 Call = tuple[str, dict[str, Any]]
@@ -55,12 +56,17 @@ def check_written(writer: str, calls: list[Call], style: dict[str, Any], places:
     assert (content, [(name, json.loads(arguments), whole) for name, arguments, whole in found]) == ("", [(*call, True) for call in calls])
 
 
-def check_damaged(writer: str, calls: list[Call], style: dict[str, Any], places: list[int], damages: list[tuple[int, int, str]]) -> None:
-    dialect, write = WRITERS[writer]
-    text = write(calls, style)
+def damage(text: str, damages: list[tuple[int, int, str]]) -> str:
+    """In place of so many characters stands something else."""
     for place, size, instead in damages:
         at = place % (len(text) + 1)
         text = text[:at] + instead + text[at + size :]
+    return text
+
+
+def check_damaged(writer: str, calls: list[Call], style: dict[str, Any], places: list[int], damages: list[tuple[int, int, str]]) -> None:
+    dialect, write = WRITERS[writer]
+    text = damage(write(calls, style), damages)
     whole = parse([text], dialect)
     assert written(whole) == text
     assert parse(cut(text, places), dialect) == whole == parse(text, dialect)
@@ -91,3 +97,75 @@ def test_much_is_written_and_damaged(
 ) -> None:
     check_written(writer, calls, style, places)
     check_damaged(writer, calls, style, places, damages)
+
+
+CODED: dict[str, dict[str, Any]] = {
+    "f": {
+        "type": "object",
+        "properties": {"s": {"type": "string"}, "n": {"anyOf": [{"type": "integer"}, {"type": "null"}]}, "o": {"$ref": "#/$defs/o"}, "any": {}},
+        "$defs": {"o": {"type": "object"}},
+    },
+    "get_time": {},
+}
+OBJECTS = st.dictionaries(STRINGS, VALUES, max_size=2)
+CODED_CALLS = st.lists(
+    st.one_of(
+        st.tuples(st.just("f"), st.fixed_dictionaries({"s": STRINGS, "n": st.integers(), "o": OBJECTS, "any": STRINGS})),
+        st.tuples(st.just("get_time"), st.just({})),
+    ),
+    min_size=1,
+    max_size=3,
+)
+
+
+def coded(calls: list[Call], style: dict[str, Any]) -> str:
+    """In the notation of Qwen3-Coder: texts as they are, all else as JSON."""
+    parts = []
+    for name, arguments in calls:
+        values = {key: value if isinstance(value, str) else json.dumps(value, **style) for key, value in arguments.items()}
+        inner = "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in values.items())
+        parts.append(f"<tool_call>\n<function={name}>\n{inner}</function>\n</tool_call>")
+    return "\n".join(parts)
+
+
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(calls=CODED_CALLS, style=STYLES, places=PLACES, damages=DAMAGES)
+def test_parameters_between_markers(calls: list[Call], style: dict[str, Any], places: list[int], damages: list[tuple[int, int, str]]) -> None:
+    text = coded(calls, style)
+    events = parse(cut(text, places), "qwen3_coder", tools=CODED)
+    content, found, _ = seen(events)
+    assert written(events) == text
+    assert (content, [(name, json.loads(arguments), whole) for name, arguments, whole in found]) == ("", [(*call, True) for call in calls])
+    damaged = damage(text, damages)
+    whole = parse([damaged], "qwen3_coder", tools=CODED)
+    assert written(whole) == damaged
+    assert parse(cut(damaged, places), "qwen3_coder", tools=CODED) == whole == parse(damaged, "qwen3_coder", tools=CODED)
+
+
+RECURSIVE = {"$defs": {"a": {"anyOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}]}, "b": {"type": "array"}}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "text"),
+    [
+        ({}, True),
+        (True, True),
+        ({"type": "string"}, True),
+        ({"type": ["null", "string"]}, True),
+        ({"type": "integer"}, False),
+        ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, False),
+        ({"anyOf": [{"type": "integer"}, {}]}, True),
+        ({"oneOf": [{"type": "boolean"}, {"type": "string"}]}, True),
+        ({"allOf": [{"type": "number"}]}, False),
+        ({"enum": ["a", 5]}, True),
+        ({"enum": [1, None]}, False),
+        ({"const": "a", "enum": None}, True),
+        ({"properties": {"y": {}}}, False),
+        ({"$ref": "#/$defs/a"}, False),
+        ({"$ref": "#/$defs/nothing"}, True),
+        ({"$ref": "https://elsewhere"}, True),
+    ],
+    ids=str,
+)
+def test_which_parameters_are_texts(schema: Any, text: bool) -> None:
+    assert is_text(RECURSIVE | {"properties": {"x": schema}}, "x") == text

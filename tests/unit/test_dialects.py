@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dialects.events import Arguments, CallEnd, CallStart, Content, Event, Markup, Reasoning
 from dialects.reader import Reader
-from dialects.registry import REASONING, TOOLS, make_reader
+from dialects.registry import REASONING, TOOLS, Tools, make_reader
 
 OFFERED: dict[str, dict[str, Any]] = {
     "f": {"type": "object", "properties": {"x": {"type": "integer"}, "s": {"type": "string"}}},
@@ -20,12 +20,12 @@ OFFERED: dict[str, dict[str, Any]] = {
 }
 
 
-def reader(tools: str | None, reasoning: str | None = None, inside: bool = False) -> Reader:
-    return make_reader(TOOLS[tools] if tools else None, OFFERED, REASONING[reasoning] if reasoning else None, inside)
+def reader(tools: str | None, reasoning: str | None = None, inside: bool = False, offered: Tools = OFFERED) -> Reader:
+    return make_reader(TOOLS[tools] if tools else None, offered, REASONING[reasoning] if reasoning else None, inside)
 
 
-def parse(parts: Iterable[str], tools: str | None, reasoning: str | None = None, inside: bool = False) -> list[Event]:
-    made = reader(tools, reasoning, inside)
+def parse(parts: Iterable[str], dialect: str | None, reasoning: str | None = None, inside: bool = False, tools: Tools = OFFERED) -> list[Event]:
+    made = reader(dialect, reasoning, inside, tools)
     return merged([event for part in parts for event in made.push(part)] + made.finish())
 
 
@@ -86,6 +86,7 @@ CASES: list[tuple[str, str, str, list[tuple[str, str, bool]]]] = [
     ("hermes", '<tool_call>{"name": "f", "na', '<tool_call>{"name": "f", "na', []),
     ("llama3_json", '{"name": "f", "parameters": {"x": 1}}', "", [F]),
     ("llama3_json", ' {"type": "function", "name": "f", "parameters": {"x": 1}}; {"name": "f", "parameters": {"x": 1}}', "", [F, F]),
+    ("llama3_json", '{"name": "f", "parameters": {"x": 1}}\n{"name": "f", "parameters": {"x": 1}}\n{"a": 1}', '\n{"a": 1}', [F, F]),
     ("llama3_json", 'So: <|python_tag|>{"name": "f", "parameters": {"x": 1}}', "So:", [F]),
     ("llama3_json", '{"name": "Alice", "age": 5}', '{"name": "Alice", "age": 5}', []),
     ("llama3_json", '<|python_tag|>f.call(x=1)', "<|python_tag|>f.call(x=1)", []),
