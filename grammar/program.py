@@ -6,11 +6,14 @@ from typing import Any
 import msgspec
 
 from grammar.errors import GrammarError
+from grammar.schema_parts import Schema, parts_of
 from messages.constraint import MAX_CHOICES, MAX_PROGRAM, Constraint
 
 MAX_DEPTH = 64
 WHITESPACE = r"(\x20|\x0A[\x20\x09]{0,40})?"
 """Between the parts of a JSON text: a space, or a new line and its indentation. Without a bound small models write blanks without end."""
+LONGEST = {"date-time": 35, "time": 24, "email": 254}
+"""Characters of a string in these formats: nine digits of a second, and what mail can be sent to. Without a bound small models write digits without end."""
 _JSON_OPTIONS = {"x-guidance": {"lenient": False, "whitespace_flexible": True, "whitespace_pattern": WHITESPACE}}
 
 
@@ -38,7 +41,19 @@ def _schema(text: str) -> str:
         raise GrammarError("a JSON Schema must be an object")
     if _depth(schema) > MAX_DEPTH:
         raise GrammarError(f"the JSON Schema is nested more than {MAX_DEPTH} deep")
+    _bound_formats(schema)
     return json.dumps(schema | _JSON_OPTIONS)
+
+
+def _bound_formats(schema: Schema) -> None:
+    """Give strings that say no length themselves the longest that is of use."""
+    waiting = [schema]
+    while waiting:
+        part = waiting.pop()
+        longest = LONGEST.get(part["format"]) if isinstance(part.get("format"), str) else None
+        if longest is not None and "maxLength" not in part and "minLength" not in part:
+            part["maxLength"] = longest
+        waiting += [inner for _, inner in parts_of(part)]
 
 
 def _choices(text: str) -> list[str]:
