@@ -13,7 +13,7 @@ MAX_DEPTH = 64
 WHITESPACE = r"(\x20|\x0A[\x20\x09]{0,40})?"
 """Between the parts of a JSON text: a space, or a new line and its indentation. Without a bound small models write blanks without end."""
 LONGEST = {"date-time": 35, "time": 24, "email": 254}
-"""Characters of a string in these formats: nine digits of a second, and what mail can be sent to. Without a bound small models write digits without end."""
+"""Characters of a string in these formats: nine digits of a second, and what mail can be sent to. Else small models write digits without end."""
 _JSON_OPTIONS = {"x-guidance": {"lenient": False, "whitespace_flexible": True, "whitespace_pattern": WHITESPACE}}
 
 
