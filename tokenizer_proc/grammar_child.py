@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 START_SECONDS = 30.0
 QUICK_SECONDS = 0.25
 """What nearly all forms need far less than, of the process's own time."""
-TRIAL_SECONDS = 5.0
+TRIAL_SECONDS = 3.0
 """Of the process's own time, for one program."""
 PATIENCE_SECONDS = 12.0
 """Of the clock's, where it gets so little of a core."""

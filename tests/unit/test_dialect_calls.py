@@ -90,7 +90,7 @@ def test_what_is_damaged_is_not_lost(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("writer", WRITERS)
-@settings(max_examples=2000, deadline=None)
+@settings(max_examples=500, deadline=None)
 @given(**WELL, damages=DAMAGES)
 def test_much_is_written_and_damaged(
     writer: str, calls: list[Call], style: dict[str, Any], places: list[int], damages: list[tuple[int, int, str]]
