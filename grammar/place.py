@@ -14,6 +14,7 @@ from grammar.schema_parts import DEFINITIONS, Schema, parts_of
 MOST_TRIES = 300
 MOST_SECONDS = 0.3
 """Of this thread's own time."""
+UNSATISFIABLE = "Unsatisfiable schema"
 _SCHEMA = re.compile(r"(?:^// (.*)\n)?^\w+: %json (\{.*\})$", re.MULTILINE)
 """A rule that is a schema on one line, behind a comment with its place in the request."""
 
@@ -27,16 +28,17 @@ def placed(library: Library, program: str, error: GrammarError) -> GrammarError:
         except (msgspec.DecodeError, RecursionError):
             continue
         if search.fails(schema):
-            return GrammarError(str(error), said + "".join(search.steps(schema)))
+            path = said + "".join(search.steps(schema))
+            return GrammarError(search.sentence, path)
     return error
 
 
 class _Search:
-    """For schemas that fail with the same sentence."""
+    """For schemas that fail with the same `sentence`, or one of the same kind, which is taken then: the inner one says more."""
 
     def __init__(self, library: Library, sentence: str) -> None:
         self._library = library
-        self._sentence = sentence
+        self.sentence = sentence
         self._tries = 0
         self._ends = time.thread_time() + MOST_SECONDS
 
@@ -47,7 +49,11 @@ class _Search:
         try:
             self._library.compile(f"start: %json {json.dumps(schema)}")
         except GrammarError as error:
-            return str(error) == self._sentence
+            if str(error) == self.sentence:
+                return True
+            if str(error).startswith(UNSATISFIABLE) and self.sentence.startswith(UNSATISFIABLE):
+                self.sentence = str(error)
+                return True
         return False
 
     def steps(self, schema: Schema) -> Iterator[str]:
