@@ -44,6 +44,7 @@ class Access:
         self._path = path
         self._fixed = parse(lines, "the launcher's keys")
         self._by_salt: dict[str, KeyLine] = {}
+        self._limits = {line.name: line.limits for line in self._fixed}
         self._seen: Mark | None = None
         self.wanted = path is not None or bool(self._fixed)
         self.refresh()
@@ -59,6 +60,7 @@ class Access:
             log.error("API keys: %s; %d keys read before stay as they are", error, len(self._by_salt))
             return
         self._by_salt = {line.salt: line for line in keys}
+        self._limits = {line.name: line.limits for line in (*self._fixed, *keys)}
         log.info("API keys: %d in %s", len(keys), self._path)
 
     def caller(self, headers: Mapping[str, str]) -> Caller:
@@ -72,6 +74,10 @@ class Access:
         if line is None:
             raise ApiError(401, "invalid_api_key", "This API key is not valid here.")
         return Caller(line.name, line.tenant, None if line.admin else line.name, line.limits)
+
+    def limits(self, name: str) -> KeyLimits:
+        """Of the key of this name as they are now; none when there is no such key any more."""
+        return self._limits.get(name, UNLIMITED)
 
     def _find(self, key: str) -> KeyLine | None:
         salt = salt_of(key)

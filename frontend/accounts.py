@@ -32,6 +32,10 @@ class Used(Protocol):
     def completion_tokens(self) -> int: ...
 
 
+def _tokens(used: Used) -> int:
+    return used.prompt_tokens + used.completion_tokens
+
+
 class Bucket:
     """`size` units a minute; 0: as many as one likes, and nothing is owed for them. The `level` may be below 0."""
 
@@ -66,10 +70,7 @@ class Account:
 
     def enter(self, used: Used, limits: KeyLimits, now: float) -> None:
         """One more request, if the `limits`, which may be others than before, let it. Raises ApiError 429."""
-        self._settle(now)
-        self._limits = limits
-        self._requests.resize(limits.rpm)
-        self._tokens.resize(limits.tpm)
+        self._limit(limits, now)
         if limits.requests and len(self._running) >= limits.requests:
             oldest = min(other.began for other in self._running)
             message = f"This API key may have {limits.requests} requests at once, and has {len(self._running)}."
@@ -83,6 +84,19 @@ class Account:
         self._requests.level -= 1
         self._running[used] = 0
 
+    def _limit(self, limits: KeyLimits, now: float) -> None:
+        self._settle(now)
+        self._limits = limits
+        self._requests.resize(limits.rpm)
+        self._tokens.resize(limits.tpm)
+
+    def go_on(self, used: Used, limits: KeyLimits, now: float, instead: Used | None = None) -> None:
+        """One that was let in before runs, in the place of another that runs if there is one. What it has used until now is not counted again."""
+        self._limit(limits, now)
+        self._running[used] = _tokens(used)
+        if instead is not None:
+            del self._running[instead]
+
     def leave(self, used: Used, now: float) -> None:
         """It is over."""
         self._settle(now)
@@ -94,7 +108,7 @@ class Account:
         self._requests.fill(now)
         self._tokens.fill(now)
         for used, taken in self._running.items() if self._tokens.size else ():
-            self._running[used] = used.prompt_tokens + used.completion_tokens
+            self._running[used] = _tokens(used)
             self._tokens.level -= self._running[used] - taken
 
     def is_clear(self, now: float) -> bool:
@@ -124,11 +138,18 @@ class Accounts:
     def enter(self, name: str, limits: KeyLimits, used: Used) -> None:
         """One more request of a key with `limits`, until `leave`. Raises ApiError 429 when it may not run."""
         now = self.clock()
-        account = self._accounts.get(name)
-        if account is None:
+        self._account(name, limits, now).enter(used, limits, now)
+
+    def go_on(self, name: str, limits: KeyLimits, used: Used, instead: Used | None = None) -> None:
+        """As `enter` for a request that was let in before, or (`instead`) is to be counted in the place of one that runs."""
+        now = self.clock()
+        self._account(name, limits, now).go_on(used, limits, now, instead)
+
+    def _account(self, name: str, limits: KeyLimits, now: float) -> Account:
+        if name not in self._accounts:
             self._forget(now)
-            account = self._accounts[name] = Account(limits, now)
-        account.enter(used, limits, now)
+            self._accounts[name] = Account(limits, now)
+        return self._accounts[name]
 
     def leave(self, name: str, used: Used) -> None:
         """It is over."""

@@ -38,7 +38,7 @@ async def messages(core: Core, http: web.Request) -> web.StreamResponse:
         entry.run.generate(make(), make, job.reading)
         if request.stream:
             wording = MessageStream(entry, lambda: core.view.call_id_length)
-            return await EventStream(http, entry.run, wording, core.args.max_unsent_bytes).send()
+            return await EventStream(http, entry.run, wording, core.args.security.max_unsent_bytes).send()
         return await _whole(core, entry)
 
 

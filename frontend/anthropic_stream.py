@@ -4,11 +4,9 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from dialects.events import Arguments, Content, Reasoning
-from dialects.events import Event as Spoken
 from frontend.anthropic_answer import INPUT, TEXT, THINKING, Block, Blocks, Delta, MessageBody, reason, usage
 from frontend.errors import ApiError
-from frontend.reading import ending_in, said_in
+from frontend.reading import condensed, ending_in, said_in
 from frontend.register import Entry
 from frontend.streams import Event
 
@@ -68,23 +66,3 @@ class MessageStream:
 
 def _event(kind: str, **fields: object) -> bytes:
     return b"event: " + kind.encode() + b"\ndata: " + _encode({"type": kind, **fields}) + b"\n\n"
-
-
-def condensed(events: Iterable[Spoken]) -> list[Spoken]:
-    """Neighbours that grow the same block are one."""
-    groups: list[list[Spoken]] = []
-    for event in events:
-        last = groups[-1][0] if groups else None
-        if type(event) is type(last) and isinstance(event, Content | Reasoning | Arguments):
-            groups[-1].append(event)
-        else:
-            groups.append([event])
-    return [_joined(group) for group in groups]
-
-
-def _joined(group: list[Spoken]) -> Spoken:
-    first = group[0]
-    if len(group) == 1 or not isinstance(first, Content | Reasoning | Arguments):
-        return first
-    text = "".join([event.text for event in group if isinstance(event, Content | Reasoning | Arguments)])
-    return msgspec.structs.replace(first, text=text)

@@ -1,18 +1,15 @@
 """What the supervisor tells a frontend at its start."""
 
 from transport.lifetime import ProcessArgs
+from transport.security import Security
 
 
 class FrontendArgs(ProcessArgs, frozen=True, kw_only=True):
     """`port` 0 takes a free port (reported as the fact `port`). `created`: UNIX seconds shown by /v1/models. `body_limit` is in bytes.
 
-    `api_keys`: a file of keys (transport.key_file), read again when it changes; `key_lines`: further keys as lines of such a file. With either,
-    requests need a key. `tls_cert`, `tls_key`: PEM files, read again too. `cors_origins`: pages that may read answers, "*" for all.
-
-    `head_seconds` and `body_seconds`: how long the headers and the body of a request may take to arrive; `idle_seconds`: how long a
-    connection may be without a request, and `stall_seconds` how long a client may read nothing of what was written for it; `max_unsent_bytes`: how
-    much of a stream may wait for its client. `default_timeout` and `max_timeout`: seconds that requests may take. `refresh_seconds`: between two
-    looks at those files.
+    `security`: keys, TLS, and what clients may take. `head_seconds` and `body_seconds`: how long the headers and the body of a request may take to
+    arrive; `idle_seconds`: how long a connection may be without a request, and `stall_seconds` how long a client may read nothing of what was written
+    for it. `default_timeout` and `max_timeout`: seconds that requests may take. `refresh_seconds`: between two looks at the files of keys and TLS.
 
     `peers`: names of other frontends on the same port; the kernel deals the connections out. `access_log`: a file to append to, or "" for the open
     descriptor `access_fd`; None for no such log. `log_format`: see `frontend.access_line`. `otlp_endpoint`: where spans go.
@@ -29,17 +26,11 @@ class FrontendArgs(ProcessArgs, frozen=True, kw_only=True):
     created: int
     body_limit: int = 32 << 20
     peers: tuple[str, ...] = ()
-    api_keys: str | None = None
-    key_lines: tuple[str, ...] = ()
-    tls_cert: str | None = None
-    tls_key: str | None = None
-    cors_origins: tuple[str, ...] = ()
-    max_connections: int = 4096
+    security: Security = Security()
     head_seconds: float = 30.0
     body_seconds: float = 60.0
     idle_seconds: float = 75.0
     stall_seconds: float = 60.0
-    max_unsent_bytes: int = 1 << 20
     default_timeout: float | None = None
     max_timeout: float | None = None
     refresh_seconds: float = 1.0

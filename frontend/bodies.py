@@ -19,6 +19,8 @@ MAX_VALUES = 300_000
 """Objects, lists and keys in one body: decoding more would hold up everybody's streams, and no context holds a prompt of so many."""
 SEED_BITS = 63
 _LARGEST = 2**31 - 1
+MAX_REASON = 300
+"""Characters of a sentence about a value, which may have the value in it."""
 MAX_BIAS = 100.0
 _CLAMPED = ("max_tokens", "max_completion_tokens", "max_output_tokens", "top_k", "thinking_budget")
 _INTEGERS = (
@@ -84,8 +86,8 @@ def _explained(text: str, kind: type[msgspec.Struct]) -> Exception:
         return invalid(f"{name} is required.", name, "missing_parameter")
     if found := _FIELD.search(text):
         choices = "" if found[2] or not text.startswith("Invalid enum value") else _choices(kind, found[1])
-        return invalid(f"{found[1]}{found[2]}: {text[: found.start()]}{choices}.", found[1])
-    return invalid(f"{text}.")
+        return invalid(f"{found[1]}{found[2]}: {text[: min(found.start(), MAX_REASON)]}{choices}.", found[1])
+    return invalid(f"{text[:MAX_REASON]}.")
 
 
 def _choices(kind: type[msgspec.Struct], name: str) -> str:

@@ -15,4 +15,5 @@ class FieldNames:
 
 
 CHAT = FieldNames()
+RESPONSES = FieldNames("", "parameters", "reasoning")
 ANTHROPIC = FieldNames("", "input_schema", "thinking", "thinking.budget_tokens")

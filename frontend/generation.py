@@ -64,7 +64,7 @@ async def answer(core: Core, http: web.Request, job: Job, shapes: Answer) -> web
             entry.run.generate(make(), make, job.reading)
         if job.request.stream:
             choices = len(job.prompts) * job.request.n
-            options, most = job.request.stream_options or StreamOptions(), core.args.max_unsent_bytes
+            options, most = job.request.stream_options or StreamOptions(), core.args.security.max_unsent_bytes
             return await EventStream(http, entry.run, Chunks(entry, shapes, choices, options), most).send()
         return await _whole(core, job, shapes, entry)
 
@@ -73,10 +73,7 @@ def message_of(core: Core, job: Job, prompt: Prompt, tenant: str) -> Generate:
     """For the model that is served now. Raises ApiError when it is not the one asked for."""
     request = job.request
     core.check_model(request.model)
-    reading = job.reading()
-    if job.variables is not None and isinstance(prompt, ChatPrompt):
-        prompt = msgspec.structs.replace(prompt, variables=job.variables())
-    return Generate(
+    message = Generate(
         frontend=core.args.name,
         incarnation=core.args.incarnation,
         keys=core.dispatcher.new_keys(request.n),
@@ -86,16 +83,29 @@ def message_of(core: Core, job: Job, prompt: Prompt, tenant: str) -> Generate:
         stop=job.stop,
         priority=request.priority,
         skip_special_tokens=request.skip_special_tokens,
-        shown=reading.shown if reading is not None else [],
-        opening=reading.opening if reading is not None else "",
         echo=job.echo,
         tenant=tenant,
         cache_salt=request.cache_salt or "",
         constraints=job.constraints,
-        constraint=job.constraint or job.calls(),
         truncate=request.truncate_prompt_tokens,
         with_ids=request.return_token_ids,
         score_first=not request.stream,
+    )
+    return fitted(job, message)
+
+
+def fitted(job: Job, message: Generate) -> Generate:
+    """With all that depends on the model that is served now: its template's variables, its markers, its notation of calls. Raises ApiError 400."""
+    prompt = message.prompt
+    if job.variables is not None and isinstance(prompt, ChatPrompt):
+        prompt = msgspec.structs.replace(prompt, variables=job.variables())
+    reading = job.reading()
+    return msgspec.structs.replace(
+        message,
+        prompt=prompt,
+        shown=reading.shown if reading is not None else [],
+        opening=reading.opening if reading is not None else "",
+        constraint=job.constraint or job.calls(),
     )
 
 

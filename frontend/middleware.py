@@ -75,7 +75,7 @@ class Boundary:
         except (asyncio.CancelledError, ConnectionError):
             self._core.metrics.http(record.handler, record.method, CLIENT_CLOSED)
             self._core.metrics.went_wrong(record.problem)
-            record.end()
+            record.end(request.writer.output_size)
             raise
         finally:
             if record.generates:
@@ -102,31 +102,40 @@ class Boundary:
             response.headers["Connection"] = "close"
 
     async def _answered(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        try:
+        async def asked() -> web.StreamResponse:
             if (preflight := self._core.cors.preflight(request)) is not None:
                 return preflight
             if not _is_open(request):
                 request[CALLER] = self._core.access.caller(request.headers)
             return await handler(request)
-        except (asyncio.CancelledError, ConnectionError):
-            raise
-        except ApiError as error:
-            request[RECORD].error = error.code
-            return error_response(error, anthropic=_is_anthropic(request))
-        except web.HTTPException as error:
-            return self._http_error(request, error)
-        except Exception:  # whatever one request meets, it is answered and the others go on
-            log.exception("handling %s failed", request[REQUEST_ID])
-            return error_response(ApiError(500, "internal_error", "The server made a mistake; its log has more."), anthropic=_is_anthropic(request))
 
-    def _http_error(self, request: web.Request, error: web.HTTPException) -> web.Response:
-        path = request[RECORD].path
-        if isinstance(error, web.HTTPRequestEntityTooLarge):
-            return error_response(too_large(self._core.args.body_limit), anthropic=_is_anthropic(request))
-        if isinstance(error, web.HTTPMethodNotAllowed):
-            allowed = ", ".join(sorted(error.allowed_methods))
-            refusal = ApiError(405, "method_not_allowed", f"Method {request.method} is not allowed on {path}; use {allowed}.")
-            return error_response(refusal, {"Allow": allowed}, _is_anthropic(request))
-        if error.status == 404:
-            return error_response(ApiError(404, "not_found", f"There is nothing at {path or request.method}; /docs says what there is."))
-        return error_response(ApiError(error.status, None, f"{error.reason}."))
+        return await answered(request, asked(), self._core.args.body_limit)
+
+
+async def answered(request: web.Request, asked: Awaitable[web.StreamResponse], body_limit: int) -> web.StreamResponse:
+    """The answer, or the error that it has become. `body_limit`: what the body of this `request` may have, in bytes."""
+    try:
+        return await asked
+    except (asyncio.CancelledError, ConnectionError):
+        raise
+    except ApiError as error:
+        request[RECORD].error = error.code
+        return error_response(error, anthropic=_is_anthropic(request))
+    except web.HTTPException as error:
+        return _http_error(request, error, body_limit)
+    except Exception:  # whatever one request meets, it is answered and the others go on
+        log.exception("handling %s failed", request[REQUEST_ID])
+        return error_response(ApiError(500, "internal_error", "The server made a mistake; its log has more."), anthropic=_is_anthropic(request))
+
+
+def _http_error(request: web.Request, error: web.HTTPException, body_limit: int) -> web.Response:
+    path = request[RECORD].path
+    if isinstance(error, web.HTTPRequestEntityTooLarge):
+        return error_response(too_large(body_limit), anthropic=_is_anthropic(request))
+    if isinstance(error, web.HTTPMethodNotAllowed):
+        allowed = ", ".join(sorted(error.allowed_methods))
+        refusal = ApiError(405, "method_not_allowed", f"Method {request.method} is not allowed on {path}; use {allowed}.")
+        return error_response(refusal, {"Allow": allowed}, _is_anthropic(request))
+    if error.status == 404:
+        return error_response(ApiError(404, "not_found", f"There is nothing at {path or request.method}; /docs says what there is."))
+    return error_response(ApiError(error.status, None, f"{error.reason}."))

@@ -18,8 +18,8 @@ from frontend.live.control import Intake
 from frontend.refusals import Neutral
 from frontend.responses.body import DeletedBody, ItemList, ResponseBody
 from frontend.responses.events import Event
-from frontend.responses.items import MAX_ITEMS, ROLES
 from frontend.responses.request import ResponsesRequest
+from frontend.responses.schemas import FIELDS
 from frontend.schema import ChatRequest, CompletionRequest, DetokenizeRequest, EmbeddingRequest, TokenizeRequest
 from frontend.tokens import DetokenizeAnswer, TokenizeAnswer
 
@@ -99,21 +99,6 @@ LISTED: dict[str, dict[str, object]] = {
     "order": {"type": "string", "enum": ["asc", "desc"], "default": "desc"},
     "after": {"type": "string"},
 }
-_TEXT_PART = {
-    "type": "object",
-    "properties": {"type": {"enum": ["input_text", "output_text"]}, "text": {"type": "string"}},
-    "required": ["type", "text"],
-}
-_ITEM = {
-    "type": "object",
-    "properties": {
-        "type": {"enum": ["message", None]},
-        "role": {"enum": list(ROLES)},
-        "content": {"anyOf": [{"type": "string"}, {"type": "array", "items": _TEXT_PART, "minItems": 1}]},
-    },
-    "required": ["role", "content"],
-}
-INPUT: dict[str, object] = {"anyOf": [{"type": "string"}, {"type": "array", "items": _ITEM, "minItems": 1, "maxItems": MAX_ITEMS}]}
 OPERATIONS = (
     _post(
         "/v1/chat/completions", "Generation", "Answer a conversation", ChatRequest, WholeBody[ChatChoice],
@@ -133,7 +118,7 @@ OPERATIONS = (
     ),
     _post(
         "/v1/responses", "Responses", "Answer a conversation, with typed events, at once or in the background", ResponsesRequest, ResponseBody,
-        neutral=refusals.RESPONSES, events=Event, errors=ALL, fields={"input": INPUT},
+        neutral=refusals.RESPONSES, events=Event, errors=ALL, fields=FIELDS,
     ),
     _get(
         "/v1/responses/{id}", "Responses", "A response that is kept, or the events of one in the background", gives=ResponseBody, events=Event,
@@ -174,7 +159,7 @@ OPERATIONS = (
     _get("/docs", "Server", "This description as a page", media=HTML),
     _get("/", "Server", "The live page for browsers, else a hint for people", media=TEXT),
     _get("/static/{name}", "Server", "A file of the live page", media=HTML, errors=(404,)),
-    _get("/live/events", "Server", "What the cluster does, as a stream of events for the live page", media=EVENTS, errors=READY),
+    _get("/live/events", "Server", "What the cluster does, as a stream of events for the live page", media=EVENTS, errors=(429, *READY)),
     Operation(method="post", path="/live/drain", tag="Server", summary="Take no more requests", gives=Intake, errors=ORDERS),
     Operation(method="post", path="/live/resume", tag="Server", summary="Take requests again", gives=Intake, errors=ORDERS),
 )  # fmt: skip

@@ -126,7 +126,7 @@ class Connection(web.RequestHandler):
             return await super().finish_response(request, resp, start_time)
         finally:
             if (record := request.get(RECORD)) is not None:
-                record.end(resp.body_length)
+                record.end(request.writer.output_size)
 
 
 def _say(transport: asyncio.WriteTransport, status: str, error: ApiError) -> None:

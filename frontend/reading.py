@@ -1,9 +1,12 @@
 """How the answers of one request are read: their text on its way to content, reasoning and tool calls."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from dialects.events import CallEnd, Content, Event
+import msgspec
+
+from dialects.events import Arguments, CallEnd, Content, Event, Reasoning
 from dialects.registry import ReasoningDialect, ToolDialect, Tools, make_reader
 from messages.text import FINISH_STOP, Ended, TextDelta
 
@@ -70,6 +73,30 @@ def ending_in(came: Came) -> tuple[str | None, str | int | None] | None:
     if not isinstance(message, Ended):
         return None
     return came.finish if isinstance(came, Said) else message.finish, message.stop_reason
+
+
+def condensed(events: Iterable[Event]) -> list[Event]:
+    """Neighbours that grow the same block are one."""
+    groups: list[list[Event]] = []
+    for event in events:
+        last = groups[-1][0] if groups else None
+        if type(event) is type(last) and isinstance(event, Content | Reasoning | Arguments) and _verbatim(event) == _verbatim(last):
+            groups[-1].append(event)
+        else:
+            groups.append([event])
+    return [_joined(group) for group in groups]
+
+
+def _verbatim(event: Event | None) -> bool:
+    return not isinstance(event, Arguments) or event.verbatim
+
+
+def _joined(group: list[Event]) -> Event:
+    first = group[0]
+    if len(group) == 1 or not isinstance(first, Content | Reasoning | Arguments):
+        return first
+    text = "".join([event.text for event in group if isinstance(event, Content | Reasoning | Arguments)])
+    return msgspec.structs.replace(first, text=text)
 
 
 class Listener:

@@ -28,7 +28,8 @@ Watcher: TypeAlias = "Callable[[Record], None]"
 class Record:
     """Times are monotonic seconds. `path` is without its query, cut; `handler` the route's pattern, OTHER for none; `error` the code of the error.
 
-    `entry` is set once it runs something. `sent` counts bytes written to the client, headers included. `watchers` are called once, at the end.
+    `entry` is set once it runs something. `sent` counts bytes written to the client, with headers and HTTP's framing. `watchers` are called once, at
+    the end.
     """
 
     request_id: str

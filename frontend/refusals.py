@@ -100,14 +100,7 @@ RESPONSES: dict[str, Neutral] = {
     "prompt_cache_retention": _only("in_memory"),
     "prompt_cache_options": _only({}),
     "service_tier": _only("auto", "default"),
-    "text": _only({}, *({"format": {"type": "text"}, **more} for more in ({}, {"verbosity": "medium"})), {"verbosity": "medium"}),
-    "reasoning": _only({}, {"effort": "none"}),
-    "tools": _only([]),
-    "tool_choice": _only("none", "auto"),
-    "parallel_tool_calls": _only(True, False),
     "max_tool_calls": _never,
-    "include": _only([]),
-    "top_logprobs": _only(0),
     "truncation": _only("disabled"),
     "context_management": _only([]),
     "background_options": _only({}, {"completion_window": "soonest"}),
@@ -131,9 +124,26 @@ MESSAGE: dict[str, Neutral] = {
     "audio": _EMPTY,
 }
 
-# Of one message of /v1/responses, and of one part of its content.
-INPUT_MESSAGE: dict[str, Neutral] = {"id": _text, "status": _only("in_progress", "completed", "incomplete"), "phase": _never}
-INPUT_PART: dict[str, Neutral] = {"annotations": _EMPTY, "logprobs": _EMPTY, "prompt_cache_breakpoint": _never}
+# Of a tool of /v1/responses.
+FUNCTION_TOOL: dict[str, Neutral] = {
+    "allowed_callers": _only(["direct"]),
+    "async": _only(False),
+    "defer_loading": _only(False),
+    "output_schema": _never,
+}
+
+# Of the items of /v1/responses, and of one part of their content. What a response has may come back as it is.
+_ITEM: dict[str, Neutral] = {"id": _text, "status": _only("in_progress", "completed", "incomplete")}
+_OF_CALLS: dict[str, Neutral] = {**_ITEM, "namespace": _never, "caller": _only({"type": "direct"}), "created_by": _never}
+INPUT_MESSAGE: dict[str, Neutral] = {**_ITEM, "phase": _never}
+INPUT_REASONING: dict[str, Neutral] = {**_ITEM, "summary": _only([]), "encrypted_content": _never}
+INPUT_CALL: dict[str, Neutral] = {**_OF_CALLS, "async": _only(False)}
+INPUT_RESULT: dict[str, Neutral] = {**_OF_CALLS, "name": _text}
+INPUT_PART: dict[str, Neutral] = {
+    "annotations": _EMPTY,
+    "logprobs": Neutral(lambda value: isinstance(value, list)),
+    "prompt_cache_breakpoint": _never,
+}
 
 
 def strip(fields: dict[str, Any], known: tuple[str, ...], neutral: dict[str, Neutral], where: str = "") -> dict[str, Any]:

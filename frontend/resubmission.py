@@ -9,7 +9,7 @@ from frontend.cluster import Route
 from frontend.search import ALONE
 from messages.explain import Explain
 from messages.request import Delivered, Generate
-from messages.text import DEADLINE_EXCEEDED, Problem
+from messages.text import DEADLINE_EXCEEDED, INTERRUPTED, Problem
 
 if TYPE_CHECKING:
     from frontend.streams import Run, Sequence
@@ -22,9 +22,9 @@ HOLD_SECONDS = 60.0
 TOO_MANY = Problem(status=503, code="not_ready", message="A part of the server restarts, and too many requests wait for it.", retry_after=2.0)
 TOO_LONG = Problem(status=503, code="not_ready", message="A part of the server restarts and has not come back in time.", retry_after=2.0)
 REPLACED = Problem(status=503, code="model_reloaded", message="The model is being replaced, and this answer was not waited for.", retry_after=2.0)
-CUT_OFF = Problem(status=500, code="request_interrupted", message="Each time this request was taken up, the process that worked on it ended.")
+CUT_OFF = Problem(status=500, code=INTERRUPTED, message="Each time this request was taken up, the process that worked on it ended.")
 EXPIRED = Problem(status=504, code=DEADLINE_EXCEEDED, message="The request did not end within its timeout.")
-NO_ANSWER = Problem(status=503, code="interrupted", message="Where requests are was asked of a process that ended.", retry_after=1.0)
+NO_ANSWER = Problem(status=503, code=INTERRUPTED, message="Where requests are was asked of a process that ended.", retry_after=1.0)
 
 
 def again(request: Generate, rest: "Iterable[tuple[int, Sequence]]", sent: bool) -> Generate:

@@ -9,6 +9,8 @@ Found = tuple[str, Any]
 """A path in the schema, and what is there."""
 MOST_PARTS = 10_000
 """Of one schema are looked at: others wait meanwhile."""
+MOST_PATH = 500
+"""Characters, behind which nothing is looked at."""
 _NAME = re.compile(r"[\w$-]{1,64}")
 _MAPS = ("properties", "patternProperties", "$defs", "definitions")
 _LISTS = ("prefixItems", "anyOf", "oneOf", "allOf")
@@ -29,7 +31,8 @@ def fault(schema: dict[str, Any]) -> tuple[str, str] | None:
         for name, wrong, words in _shapes(value):
             if wrong:
                 return f"{path}.{name}", words
-        waiting += reversed([(path + step, part) for step, part in _parts(value)])
+        if len(path) < MOST_PATH:
+            waiting += reversed([(path + step, part) for step, part in _parts(value)])
     return None
 
 

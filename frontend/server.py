@@ -36,6 +36,7 @@ from frontend.watching import Watching
 from messages.cluster import BEGUN, INTAKE, OPEN, READY, STOPPING, ClusterState
 from messages.peers import FindRequests, FoundRequests, FromPeer, OfKeys
 from messages.text import FromTokenizer, Problem
+from transport.clock import Clock
 from transport.lifetime import Lifetime
 from transport.reports import CLUSTER_FEED, Reporter
 from transport.sockets import Inbox, Outbox, Subscription
@@ -72,15 +73,16 @@ class Server:
         dispatcher = Dispatcher(args.name, tokenizers, view, metrics, self._tracing, args.most_held)
         outboxes = {name: self._outboxes[name] for name in args.peers}
         peers = Peers(args.name, outboxes, view.serves)
-        self._access = Access(args.api_keys, args.key_lines)
-        doors: dict[str, Any] = {"access": self._access, "cors": Cors(args.cors_origins)}
+        security = args.security
+        self._access = Access(security.api_keys, security.key_lines)
+        doors: dict[str, Any] = {"access": self._access, "cors": Cors(security.cors_origins)}
         self._keepers = Keepers(args.name, args.incarnation, outboxes, view.ready)
         desk = Desk(args.name, args.keeper, Links(args.run_dir, args.peers, view.serves))
         parts: dict[str, Any] = {"peers": peers, "keepers": self._keepers, "watchers": self._watching.watchers, "responses": desk}
         self._core = Core(args, view, metrics, dispatcher, **parts, **doors)
         metrics.registry.register(DeskCollector(desk, metrics))
-        self._certificate = Certificate(args.tls_cert, args.tls_key) if args.tls_cert and args.tls_key else None
-        self._connections = Connections(room_for(args.max_connections), args.head_seconds, args.stall_seconds)
+        self._certificate = Certificate(security.tls_cert, security.tls_key) if security.tls_cert and security.tls_key else None
+        self._connections = Connections(room_for(security.max_connections), args.head_seconds, args.stall_seconds)
         self._answering: set[asyncio.Task[None]] = set()
         self._reporter = Reporter(args)
         self._samples: tuple[dict[str, float], dict[str, float]] = ({}, {})
@@ -195,10 +197,10 @@ class Server:
         each with an answer."""
         alone = self._leave_seconds() is not None
         self._core.view.stopping, self._core.view.leaving = not alone, True
-        loop = asyncio.get_running_loop()
-        began = loop.time()
+        clock = Clock()
+        began = clock.now
         lingers = began + LINGER_SECONDS if alone else began
-        while loop.time() < lingers or (self._is_busy(alone) and loop.time() - began < self._drain_seconds()):
+        while (now := clock.look()) < lingers or (self._is_busy(alone) and now - began < self._drain_seconds()):
             self._poll()
             await asyncio.sleep(POLL_SECONDS / 2)
         self._core.view.stopping = True

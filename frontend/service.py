@@ -13,6 +13,7 @@ from frontend.core import Core, check_head
 from frontend.embeddings import embeddings
 from frontend.errors import ApiError
 from frontend.explain import cancel_request, list_requests, show_request
+from frontend.keepers import STAY
 from frontend.live.routes import LivePage
 from frontend.middleware import LIMITS, Boundary, Handler
 from frontend.record import RECORD
@@ -103,8 +104,8 @@ def _within_limits(core: Core, endpoint: Endpoint) -> Handler:
 
     async def counted(core: Core, request: web.Request) -> web.StreamResponse:
         caller = request[CALLER]
-        async with core.keepers.entered(caller.name, caller.limits, request[RECORD]) as headers:
-            request[LIMITS] = headers
+        async with core.keepers.entered(caller.name, caller.limits, request[RECORD]) as place:
+            request[LIMITS], request[STAY] = place.headers, place.stay
             return await endpoint(core, request)
 
     return _when_started(core, counted)

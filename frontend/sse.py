@@ -93,8 +93,8 @@ class EventStream:
 class Output:
     """Writing to a connection at once, past the response, whose writing is a coroutine. Its writer's `drain` waits until all was sent.
 
-    `sent` counts the bytes of data. `most`: bytes of events that may wait in a `Run` while the client has not read all of what was written last,
-    which may be one large event; with more the connection is cut and the request cancelled.
+    `sent` counts the bytes of it, which the writer knows nothing of. `most`: bytes of events that may wait in a `Run` while the client has not read
+    all of what was written last, which may be one large event; with more the connection is cut and the request cancelled.
     """
 
     def __init__(self, transport: asyncio.Transport, chunked: bool, most: int) -> None:
@@ -115,5 +115,6 @@ class Output:
     def write(self, data: bytes) -> None:
         """Nothing happens when there is no data or the connection is lost: the request is about to be cancelled then."""
         if data and not self._transport.is_closing():
-            self._transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
-            self.sent += len(data)
+            framed = b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data
+            self._transport.write(framed)
+            self.sent += len(framed)

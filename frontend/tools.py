@@ -19,6 +19,7 @@ MAX_TEMPLATE_BYTES = 64 << 10
 NAME = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 RESERVED = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
+FUNCTION_FIELDS = ("name", "description", "parameters", "strict")
 _FIELDS: dict[str, Any] = {"name": "", "description": "", "parameters": {"type": "object", "properties": {}}}
 
 
@@ -31,15 +32,19 @@ def offered(tools: list[dict[str, Any]], names: FieldNames = CHAT) -> Tools:
         if fields.get("type") != "function" or not isinstance(fields.get("function"), dict):
             raise invalid(f'{where} must be like {{"type": "function", "function": {{...}}}}; no other type is supported.', where)
         where += names.function
-        name, parameters = _function(fields["function"], where, f"{where}.{names.parameters}")
+        name, parameters = check_function(strip(fields["function"], FUNCTION_FIELDS, {}, f"{where}."), where, names.parameters)
         if name in found:
             raise invalid(f"{where}.name: {name!r} is there twice.", f"{where}.name")
         found[name] = parameters
     return found
 
 
-def _function(function: dict[str, Any], where: str, of_schema: str) -> tuple[str, dict[str, Any]]:
-    fields = strip(function, ("name", "description", "parameters", "strict"), {}, f"{where}.")
+def check_function(fields: dict[str, Any], where: str, of_schema: str = CHAT.parameters) -> tuple[str, dict[str, Any]]:
+    """The name of a function and the JSON Schema of its parameters; `fields` are of FUNCTION_FIELDS, and `of_schema` is the client's name of that.
+
+    Raises ApiError 400.
+    """
+    of_schema = f"{where}.{of_schema}"
     name, parameters = fields.get("name"), fields.get("parameters", {})
     if not isinstance(name, str) or not NAME.fullmatch(name):
         raise invalid(f"{where}.name must be 1 to 64 letters, digits, '_', '-', '.' and ':'.", f"{where}.name")

@@ -1,9 +1,9 @@
 """From one set of processes to the next while requests wait: a reload, or a restart of everything.
 
 A reload has the frontends hold what has not begun, waits for what has, ends tokenizers, scheduler and worker together, starts the new ones together,
-and lets the held requests go. When a new process ends before all are ready, or they take too long, those before are started again. A restart waits
-for nobody: the same processes begin again with the requests that were running, as after a death. Then the frontends follow one by one; the only one
-refuses new requests until it has finished those that it has.
+and lets the held requests go. When a new process ends before all are ready, or they do not get on, or somebody cancels it, those before are started
+again. A restart waits for nobody: the same processes begin again with the requests that were running, as after a death. Then the frontends follow
+one by one; the only one refuses new requests until it has finished those that it has.
 """
 
 import logging
@@ -26,10 +26,14 @@ END_SECONDS = 5.0
 """How long a process may take to end; then it is killed."""
 CUT_SECONDS = 3.0
 """How long frontends have to end what is not waited for."""
+CANCELLED = "it was cancelled"
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """The `number`th change, from `before` to `after`. `wait`: seconds for which running requests are waited for, None: as long as they take."""
+    """The `number`th change, from `before` to `after`. `wait`: seconds for which running requests are waited for, None: as long as they take.
+
+    `load_seconds`: how long processes that start may take without getting on.
+    """
 
     number: int
     kind: str
@@ -40,12 +44,15 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Changeover:
-    """`advance` it again and again until it is `over`. `serving`: what requests get now. Times are monotonic seconds."""
+    """`advance` it again and again until it is `over`. `serving`: what requests get now. Times are in seconds of the children's clock.
+
+    `fatal`: what was served before does not come back, and why.
+    """
 
     def __init__(self, order: Order, children: Mapping[str, Child], intake: Intake, now: float) -> None:
         self.order = order
         self.serving = order.before
-        self.error = ""
+        self.error = self.fatal = ""
         self.phase = WAITING
         self._note = ""
         self._intake = intake
@@ -77,10 +84,8 @@ class Changeover:
             self._empty(now, left)
         elif self._ends is not None:
             self._end_all(now, death_fd)
-        elif all(child.ready for child in self._engine):
-            self._loaded(now)
-        elif self.phase == LOADING and self.order.kind == RELOAD and now > self._until:
-            self._fail(f"not ready after {self.order.load_seconds:.0f} s", now)
+        else:
+            self._load(now)
 
     def died(self, child: Child, now: float) -> bool:
         """True when that was foreseen, or ends the attempt to load: nobody else is to do anything about it."""
@@ -92,6 +97,19 @@ class Changeover:
             self._fail(f"{child.name} ended while starting ({child.last_exit}): {child.cause}", now)
             return True
         return False
+
+    def cancel(self, now: float) -> str:
+        """Go back to what was served before. Why that cannot be done, or ""; one that goes back already does so."""
+        if self.order.kind != RELOAD:
+            return f"a {self.order.kind} cannot be cancelled"
+        if self.phase == WAITING:
+            self.phase, self.error, self._note = FAILED, CANCELLED, ""
+            self._intake.hold(False)
+        elif self.phase == ENDING:  # what ends cannot be kept from it
+            self.phase, self.error = RETURNING, CANCELLED
+        elif self.phase == LOADING:
+            self._return(CANCELLED, now)
+        return ""
 
     # Running requests
 
@@ -120,7 +138,7 @@ class Changeover:
                 child.kill()
         if alive:
             return
-        self._ends, self._until = None, now + self.order.load_seconds
+        self._ends = None
         specs = {spec.name: spec for spec in (self.order.before if self.error else self.order.after).specs}
         for child in self._engine:
             child.become(specs[child.name])
@@ -128,9 +146,25 @@ class Changeover:
         if not self.error:
             self.phase = LOADING
 
+    def _load(self, now: float) -> None:
+        waiting = [child for child in self._engine if not child.ready]
+        if not waiting:
+            self._loaded(now)
+        elif now - max(child.moved for child in waiting) > self.order.load_seconds:
+            why = f"no progress for {self.order.load_seconds:.0f} s: {', '.join(child.doing for child in waiting)}"
+            if self.phase == LOADING and self.order.kind == RELOAD:
+                self._fail(why, now)
+            else:
+                before = f" failed ({self.error}), and what was served before does not come back" if self.error else " failed"
+                self.phase, self.fatal = FAILED, f"the {self.order.kind}{before}: {why}"
+                self.error = self.error or why
+
     def _fail(self, why: str, now: float) -> None:
-        self.error = why
         log.error("the %s has failed, what was served before comes back: %s", self.order.kind, why)
+        self._return(why, now)
+
+    def _return(self, why: str, now: float) -> None:
+        self.error = why
         self._end(RETURNING, now)
 
     def _loaded(self, now: float) -> None:
@@ -144,23 +178,30 @@ class Changeover:
         if self.order.kind == RESTART:
             self.phase = ROLLING
             if len(self._frontends) > 1:
-                self._rolling = Rolling(self._frontends, self.order.wait, now)
+                self._begin_rolling(self.order.wait, now)
             else:
                 self._intake.drain(True, RESTART)
                 self._until = now + (math.inf if self.order.wait is None else self.order.wait)
+                self._empty(now, None)
 
     # Frontends
 
     def _empty(self, now: float, left: Unfinished | None) -> None:
         """The only one finishes what it has before it leaves the port, which answers so long that others are refused."""
-        self._note = f"waits for requests: {left}"
+        names = ", ".join(child.name for child in self._frontends)
+        self._note = f"{names}, once its requests have finished: {left or 'asking it'}"
         if (left is not None and not left) or now >= self._until:
-            self._rolling = Rolling(self._frontends, 0.0, now)
+            self._begin_rolling(0.0, now)
+
+    def _begin_rolling(self, wait: float | None, now: float) -> None:
+        self._rolling = Rolling(self._frontends, wait, self.order.load_seconds, now)
+        self._note = self._rolling.name
 
     def _roll(self, rolling: Rolling, now: float, death_fd: int) -> None:
-        self._note = rolling.name
         if rolling.name:
             rolling.advance(now, death_fd)
+        if rolling.name:
+            self._note = rolling.name
         else:
             self.phase = DONE
             self._intake.drain(False, RESTART)

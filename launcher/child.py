@@ -22,6 +22,8 @@ from transport.lifetime import ARGUMENTS_VARIABLE
 TAIL_LINES = 40
 LINE_BYTES = 16_384
 SILENCE_SECONDS = 3.0
+LAST_SECONDS = 5.0
+"""For a process that has said why it ends: taking itself down in order may take a while."""
 DEATH_WINDOW_SECONDS = 60.0
 MAX_FAILED_STARTS = 5
 MAX_DEATHS = 20
@@ -43,12 +45,13 @@ def describe_exit(code: int) -> str:
 
 
 class Child:
-    """The current run of one ProcessSpec and its history. Times are `time.monotonic()` seconds.
+    """The current run of one ProcessSpec and its history. Times are seconds of `clock`.
 
-    `tail` holds the last lines the process wrote. Start children from the main thread: the kernel's parent-death signal follows the thread.
+    `tail` holds the last lines the process wrote; `moved` is when it was started, or has last reported something new of how far it is.
+    Start children from the main thread: the kernel's parent-death signal follows the thread.
     """
 
-    def __init__(self, spec: ProcessSpec, on_line: OnLine) -> None:
+    def __init__(self, spec: ProcessSpec, on_line: OnLine, clock: Callable[[], float] = time.monotonic) -> None:
         self.spec = spec
         self.incarnation = 0
         self.tail: collections.deque[str] = collections.deque(maxlen=TAIL_LINES)
@@ -57,12 +60,14 @@ class Child:
         self.leave_seconds: float | None = None
         self._retired = False
         self._on_line = on_line
+        self._clock = clock
         self._process: subprocess.Popen[bytes] | None = None
         self._pump: threading.Thread | None = None
         self._report: ProcessReport | None = None
         self._past: dict[str, float] = {}
         self._past_cpu = 0.0
-        self._heard = self._begun = 0.0
+        self._heard = self._begun = self.moved = 0.0
+        self._dying: float | None = None
         self._was_ready = False
         self._start_took: float | None = None
         self._deaths: collections.deque[float] = collections.deque()
@@ -101,8 +106,8 @@ class Child:
         )
         self._bury()
         self._report, self.restart_at, self._was_ready = None, None, False
-        self._retired, self.leave_seconds = False, None
-        self._heard = self._begun = time.monotonic()
+        self._retired, self.leave_seconds, self._dying = False, None, None
+        self._heard = self._begun = self.moved = self._clock()
         self.tail.clear()
         self._pump = threading.Thread(target=self._read_lines, args=(self._process.stdout,), name=f"lines-{self.name}", daemon=True)
         self._pump.start()
@@ -125,9 +130,13 @@ class Child:
         """Take in a report; True when it changes more than numbers. Reports of earlier incarnations are ignored."""
         if report.incarnation != self.incarnation or not self.running:
             return False
-        before, self._report, self._heard = self._report, report, time.monotonic()
+        before, self._report, self._heard = self._report, report, self._clock()
+        if before is None or (before.phase, before.detail, before.progress) != (report.phase, report.detail, report.progress):
+            self.moved = self._heard
         if report.phase == READY and not self._was_ready:
             self._was_ready, self._start_took = True, self._heard - self._begun
+        if report.phase == DEAD and self._dying is None:
+            self._dying = self._heard
         return before is None or (before.phase, before.detail, before.facts) != (report.phase, report.detail, report.facts)
 
     def reap(self, now: float) -> bool:
@@ -176,10 +185,6 @@ class Child:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
 
-    def forgive(self, seconds: float, now: float) -> None:
-        """So much of its silence does not count."""
-        self._heard = min(now, self._heard + seconds)
-
     def kill_if_hung(self, now: float, limit: float) -> bool:
         """SIGKILL it when it has been silent for more than `limit` seconds; True when that was done.
 
@@ -196,11 +201,33 @@ class Child:
         return True
 
     def kill_incarnation(self, incarnation: int) -> bool:
-        """SIGKILL it when it runs and is this incarnation; True when that was done."""
-        if not self.running or incarnation != self.incarnation:
+        """SIGKILL it when it runs and is this incarnation, unless it has said why it ends; True when that was done."""
+        if not self.running or incarnation != self.incarnation or self._dying is not None:
             return False
         self.kill()
         return True
+
+    def kill_if_lingering(self, now: float) -> bool:
+        """SIGKILL it when it has said why it ends and does not end; True when that was done."""
+        if not self.running or self._dying is None or now - self._dying <= LAST_SECONDS:
+            return False
+        self._dying = now
+        self.kill()
+        return True
+
+    def kill_if_stuck(self, now: float, limit: float) -> bool:
+        """SIGKILL it when it runs, is not ready and has not moved for `limit` seconds; True when that was done."""
+        if not self.running or self.ready or now - self.moved <= limit:
+            return False
+        self.moved = now
+        self.kill()
+        return True
+
+    @property
+    def doing(self) -> str:
+        """Its name and how far it is: 'worker0 loading weights 43 %'."""
+        report = self._report
+        return f"{self.name} {STARTING if report is None else report.detail or report.phase}"
 
     @property
     def cause(self) -> str:

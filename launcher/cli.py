@@ -106,10 +106,10 @@ def _add_cluster(commands: "Commands[argparse.ArgumentParser]") -> None:
     status.add_argument("--json", action="store_true", help="machine-readable report")
     stop = _command(actions, "stop", "launcher.status", "stop a running cluster in order", "run_stop")
     stop.add_argument("--timeout", type=number(0, 1e6), metavar="S", help="seconds that requests get to finish (10; with --drain no limit)")
-    stop.add_argument("--drain", action="store_true", help="let waiting requests finish too, and refuse new ones with 503 (exit code 3: not all did)")
+    stop.add_argument("--drain", action="store_true", help="refuse new requests, for good, and let all others finish (exit code 3: not all did)")
     drain = _command(actions, "drain", "launcher.drain", "refuse new requests and let all others finish (exit code 3: not all did)", "run_drain")
     drain.add_argument("--wait", type=number(0, 1e6), metavar="S", help="seconds to wait for them (as long as they take); draining goes on after it")
-    resume = _command(actions, "resume", "launcher.drain", "take requests again after `cluster drain`", "run_resume")
+    resume = _command(actions, "resume", "launcher.drain", "take requests again after `cluster drain` (a stop is not undone)", "run_resume")
     reload = _command(actions, "reload", "launcher.reload", RELOAD_HELP, "run_reload")
     _add_reload(reload)
     restart = _command(actions, "restart", "launcher.reload", "start every process again; running requests pause", "run_restart")
@@ -125,6 +125,7 @@ def _add_reload(reload: argparse.ArgumentParser) -> None:
     waiting = reload.add_mutually_exclusive_group()
     waiting.add_argument("--wait", type=number(0, 1e6), metavar="S", help="seconds that running requests get to finish (as long as they take)")
     waiting.add_argument("--now", action="store_true", help="end running requests at once, with an error")
+    waiting.add_argument("--cancel", action="store_true", help="take back the reload that is going on: the model before it is served again")
     _add_model_options(add, MODEL_HELP.replace(f" (default {DEFAULT_MODEL})", ""))
 
 
@@ -157,7 +158,7 @@ def _add_start(start: argparse.ArgumentParser) -> None:
     add("--tokenizers", type=whole(1, 64), default=1, metavar="N", help="tokenizer processes (1)")
     add("--frontends", type=whole(1, 64), default=1, metavar="N", help="HTTP processes that share the port (1)")
     add("--log-level", choices=["debug", "info", "warning", "error"], default="info", help="how much the processes log")
-    add("--startup-timeout", type=number(1, 86400), default=600.0, metavar="S", help="seconds to become ready before giving up (600)")
+    add("--startup-timeout", type=number(1, 86400), default=600.0, metavar="S", help="seconds for a start; for a reload, without progress (600)")
     add("--hang-timeout", type=number(0, 86400), default=60.0, metavar="S", help="restart a process silent or hung for so long; 0: never (60)")
     add("--grace", type=number(0, 86400), default=25.0, metavar="S", help="seconds that requests get to finish after SIGTERM or Ctrl-C (25)")
 

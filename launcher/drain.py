@@ -1,4 +1,4 @@
-"""`cluster drain` and `cluster resume`: no new requests, and all others finish."""
+"""`cluster drain` and `cluster resume`: no new requests, and all others finish; and the same before a stop."""
 
 import argparse
 import sys
@@ -9,9 +9,10 @@ from launcher.control import ask
 from launcher.errors import LauncherError, program
 from launcher.intake import unfinished
 from launcher.progress import StatusLine
-from launcher.rundir import Cluster, choose_cluster
-from messages.change import Declined, DrainCommand, ResumeCommand
+from launcher.rundir import Cluster, choose_cluster, is_live
+from messages.change import Declined, DrainCommand, FinishCommand, ResumeCommand
 from messages.cluster import ClusterState, Command, StatusQuery
+from transport.clock import Clock
 
 POLL_SECONDS = 0.1
 NOT_YET = 3
@@ -56,6 +57,32 @@ def drain(cluster: Cluster, wait: float | None) -> bool:
         raise
 
 
+def finish(cluster: Cluster, wait: float | None) -> bool:
+    """Have it refuse new requests and stop once all others have finished or had `wait` seconds. Comes back when it stops; whether they had finished.
+
+    Nothing takes that back. Raises LauncherError.
+    """
+    line, clock = StatusLine(), Clock()
+    began, state = clock.now, commanded(cluster, FinishCommand(wait=wait))
+    try:
+        while state.stop_seconds is None:
+            line.show(state.reason)
+            time.sleep(POLL_SECONDS)
+            clock.look()
+            state = commanded(cluster, StatusQuery())
+        return state.drained
+    except LauncherError:
+        if is_live(cluster.folder):
+            raise
+        return wait is None or clock.now - began < wait  # it was not seen how it stopped, only when
+    except KeyboardInterrupt:
+        what = f"the cluster on port {cluster.info.port} still finishes its requests and stops then"
+        print(f"{what}; it stops sooner with: {program()} cluster stop", file=sys.stderr)
+        raise
+    finally:
+        line.clear()
+
+
 def commanded(cluster: Cluster, command: Command) -> ClusterState:
     """The state after a command. Raises LauncherError when it is declined."""
     answer = ask(cluster.folder, command)
@@ -68,11 +95,12 @@ def commanded(cluster: Cluster, command: Command) -> ClusterState:
 
 def waited(cluster: Cluster, wait: float | None, missing: Callable[[ClusterState], str | None]) -> bool:
     """Whether nothing is `missing` any more, which is shown meanwhile. Raises LauncherError, also when the cluster goes away."""
-    line, ends = StatusLine(), None if wait is None else time.monotonic() + wait
+    line, clock = StatusLine(), Clock()
+    ends = None if wait is None else clock.now + wait
     try:
         while (text := missing(commanded(cluster, StatusQuery()))) is not None:
             line.show(text)
-            if ends is not None and time.monotonic() >= ends:
+            if ends is not None and clock.look() >= ends:
                 return False
             time.sleep(POLL_SECONDS)
     finally:

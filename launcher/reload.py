@@ -1,14 +1,26 @@
 """`cluster reload` and `cluster restart`: other processes in place of those that run, while requests wait."""
 
 import argparse
+import sys
 from typing import Any
 
 from launcher import models
 from launcher.drain import commanded, waited
-from launcher.errors import LauncherError
+from launcher.errors import LauncherError, program
 from launcher.rundir import Cluster, choose_cluster
 from launcher.start import template_from, threads_from
-from messages.change import ENDING, LOADING, RETURNING, ROLLING, WAITING, Change, ModelOptions, ReloadCommand, RestartCommand
+from messages.change import (
+    ENDING,
+    LOADING,
+    RETURNING,
+    ROLLING,
+    WAITING,
+    CancelCommand,
+    Change,
+    ModelOptions,
+    ReloadCommand,
+    RestartCommand,
+)
 from messages.cluster import READY, ClusterState
 
 AS_GIVEN = (
@@ -16,17 +28,35 @@ AS_GIVEN = (
     "max_context", "run_ahead", "dummy_weights", "deterministic", "tool_parser", "reasoning_parser",
 )  # fmt: skip
 """Options that go on as they are."""
+CHANGES = {*AS_GIVEN, "model", "served_model_name", "threads", "chat_template", "target_itl", "prefix_cache", "generation_config"}
 
 
 def run_reload(args: argparse.Namespace) -> int:
     """Entry point of `cluster reload`: 0 when the new processes serve, 1 when nothing was changed or those before had to come back."""
+    if args.cancel:
+        return _cancel(args)
     cluster = choose_cluster(args.port)
     options = changes_from(args)
     state = commanded(cluster, ReloadCommand(options=options, wait=0.0 if args.now else args.wait))
-    change = _followed(cluster, state)
+    try:
+        change = _followed(cluster, state)
+    except KeyboardInterrupt:
+        print(f"the reload goes on; it is taken back with: {program()} cluster reload --cancel", file=sys.stderr)
+        raise
     if change.error:
         raise LauncherError(f"the reload failed, and {state.model} is served as before: {change.error}")
     print(f"the cluster on port {cluster.info.port} serves {change.model}")
+    return 0
+
+
+def _cancel(args: argparse.Namespace) -> int:
+    """0 when what was served before the reload that was going on is served again."""
+    if given := sorted(CHANGES & vars(args).keys()):
+        raise LauncherError(f"--cancel takes back the reload that is going on, and goes with no --{given[0].replace('_', '-')}", 2)
+    cluster = choose_cluster(args.port)
+    state = commanded(cluster, CancelCommand())
+    change = _followed(cluster, state)
+    print(f"the reload to {change.model} is over ({change.error}): the cluster on port {cluster.info.port} serves {state.model}")
     return 0
 
 
@@ -83,8 +113,8 @@ def told(change: Change, state: ClusterState) -> str:
     words = {
         WAITING: f"waiting for running requests: {change.note or 'asking the frontends'}",
         ENDING: "ending what runs",
-        LOADING: f"loading {change.model}: {loads}",
-        RETURNING: f"failed ({change.error}), going back: {loads}",
+        LOADING: f"loading {change.model}: {loads or READY}",
+        RETURNING: f"going back ({change.error}): {loads or 'ending what runs'}",
         ROLLING: f"restarting {change.note}",
     }
     return words.get(change.phase, change.phase)

@@ -12,10 +12,14 @@ NO_LIMIT = 1e9
 
 
 class Rolling:
-    """Each is told that it leaves, ended once its requests have finished or had `wait` seconds (None: as long as they take), and started again."""
+    """Each is told that it leaves, ended once its requests have finished or had `wait` seconds (None: as long as they take), and started again.
 
-    def __init__(self, children: Iterable[Child], wait: float | None, now: float) -> None:
+    One that does not get on for `load_seconds` after that is killed, a death like any other.
+    """
+
+    def __init__(self, children: Iterable[Child], wait: float | None, load_seconds: float, now: float) -> None:
         self._left = list(children)
+        self._load_seconds = load_seconds
         self._seconds = NO_LIMIT if wait is None else wait
         self._next(now)
 
@@ -44,6 +48,8 @@ class Rolling:
         elif self._step == COMING and child.ready:
             self._left.pop(0)
             self._next(now)
+        elif self._step == COMING:
+            child.kill_if_stuck(now, self._load_seconds)
 
     def expects(self, child: Child) -> bool:
         """It was told to end."""

@@ -11,33 +11,18 @@ import msgspec
 from launcher import keys
 from launcher.errors import LauncherError
 from transport.key_file import KeyFileError, given_key, new_key
+from transport.security import Security
 
 KEY_VARIABLE = "PAGEWIRE_API_KEY"
 FROM_ENVIRONMENT, OWN = "environment", "launcher"
 
 
-class Security(msgspec.Struct, frozen=True, kw_only=True):
-    """`api_keys`: the file of keys. `key_lines`: the key of the environment as a line of such a file. Paths are whole."""
-
-    api_keys: str | None = None
-    key_lines: tuple[str, ...] = ()
-    tls_cert: str | None = None
-    tls_key: str | None = None
-    cors_origins: tuple[str, ...] = ()
-    max_connections: int = 4096
-    max_unsent_bytes: int = 1 << 20
-
-    @property
-    def keyed(self) -> bool:
-        """Whether requests need a key."""
-        return self.api_keys is not None or bool(self.key_lines)
-
-    def with_own_key(self) -> "tuple[str | None, Security]":
-        """A key for the commands of the user who runs the cluster, and the settings that know it; no key where none is needed."""
-        if not self.keyed:
-            return None, self
-        key, line = new_key(OWN, admin=True)
-        return key, msgspec.structs.replace(self, key_lines=(*self.key_lines, line.text()))
+def with_own_key(security: Security) -> tuple[str | None, Security]:
+    """A key for the commands of the user who runs the cluster, and the settings that know it; no key where none is needed."""
+    if not security.keyed:
+        return None, security
+    key, line = new_key(OWN, admin=True)
+    return key, msgspec.structs.replace(security, key_lines=(*security.key_lines, line.text()))
 
 
 def key_headers(key: str | None = None) -> dict[str, str]:

@@ -4,9 +4,9 @@ from typing import Any
 
 import msgspec
 
-from launcher.security import Security
 from messages.cluster import SCHEDULER_NAME
 from transport.lifetime import ProcessArgs
+from transport.security import Security
 
 # Stages of an ordered shutdown: a stage is stopped when the one before has ended.
 FRONTENDS, TOKENIZERS, SCHEDULER, WORKERS = range(4)
@@ -108,8 +108,7 @@ def cluster_specs(options: ClusterOptions, run_dir: str, access_fd: int = -1, jo
         return {"name": name, "incarnation": 0, "run_dir": run_dir, "log_level": options.log_level, "trace": options.trace}
 
     place: dict[str, Any] = {"host": options.host, "port": options.port, "model_name": options.model_name, "created": options.created}
-    place |= msgspec.structs.asdict(options.security)
-    place["most_held"] = max(1, min(MOST_HELD, options.max_queue // options.frontends))
+    place |= {"security": options.security, "most_held": max(1, min(MOST_HELD, options.max_queue // options.frontends))}
     place |= {"default_timeout": options.default_timeout, "max_timeout": options.max_timeout}
     place |= {"access_log": options.access_log, "access_fd": access_fd, "log_format": options.log_format, "otlp_endpoint": options.otlp_endpoint}
     keeper = frontends[0] if options.journal is not None else ""

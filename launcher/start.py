@@ -27,7 +27,7 @@ from launcher.new_file import new_file
 from launcher.options import check_formats
 from launcher.progress import StatusLine
 from launcher.rundir import LOG, ClusterInfo, RunDir, belongs_to_cluster
-from launcher.security import security_from
+from launcher.security import security_from, with_own_key
 from launcher.serving import Offers
 from launcher.sizes import sizes_from
 from launcher.specs import ClusterOptions, cluster_specs
@@ -190,7 +190,7 @@ def serve(options: ClusterOptions, run_dir: RunDir, report_fd: int = -1) -> int:
     audience = PipeAudience(options, report_fd) if report_fd >= 0 else TerminalAudience(options)
     code = 1
     try:
-        key, security = options.security.with_own_key()
+        key, security = with_own_key(options.security)
         run_dir.write_key(key)
         info = _info(options)
         run_dir.write_info(info)

@@ -12,12 +12,13 @@ import msgspec
 import psutil
 
 from launcher.control import ask
-from launcher.drain import NOT_YET, drain
+from launcher.drain import NOT_YET, finish
 from launcher.errors import LauncherError
 from launcher.live import live_requests, requests_table
 from launcher.progress import StatusLine
 from launcher.rundir import Cluster, choose_cluster, is_live, running_clusters
 from messages.cluster import SAMPLE, SCHEDULER_NAME, ClusterState, ProcessState, StatusQuery, StopCommand, Stopping
+from transport.clock import Clock
 
 STOP_SECONDS = 10.0
 CUT_SECONDS = 2.0
@@ -127,8 +128,8 @@ def run_stop(args: argparse.Namespace) -> int:
     if not args.drain:
         _stop(cluster, STOP_SECONDS if args.timeout is None else args.timeout)
         return 0
-    finished = drain(cluster, args.timeout)
-    _stop(cluster, CUT_SECONDS)
+    finished = finish(cluster, args.timeout)
+    _await_end(cluster, cluster.info.pid, CUT_SECONDS)
     return 0 if finished else NOT_YET
 
 
@@ -140,10 +141,15 @@ def _stop(cluster: Cluster, timeout: float) -> None:
         pid = cluster.info.pid
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)
-    line = StatusLine()
-    started = time.monotonic()
+    _await_end(cluster, pid, timeout)
+
+
+def _await_end(cluster: Cluster, pid: int, timeout: float) -> None:
+    """Until it and its supervisor are gone. Raises LauncherError when that takes GRACE_SECONDS longer than `timeout`."""
+    line, clock = StatusLine(), Clock()
+    started = clock.now
     while is_live(cluster.folder) or _is_running(pid):
-        waited = time.monotonic() - started
+        waited = clock.look() - started
         if waited > timeout + GRACE_SECONDS:
             line.clear()
             raise LauncherError(f"the cluster on port {cluster.info.port} has not ended after {waited:.0f} s; end it by force with: kill -9 {pid}")

@@ -15,12 +15,23 @@ import zmq
 from launcher.changeover import RELOAD, RESTART, Changeover, Order
 from launcher.child import Child
 from launcher.control import ControlServer
+from launcher.ending import STAGE_SECONDS, Ending
 from launcher.errors import LauncherError
 from launcher.intake import OPERATOR, Intake, Unfinished, unfinished
 from launcher.serving import Serving
 from launcher.standing import UP, standing
-from messages.change import Declined, DrainCommand, ModelOptions, ReloadCommand, RestartCommand, ResumeCommand
+from messages.change import (
+    CancelCommand,
+    Declined,
+    DrainCommand,
+    FinishCommand,
+    ModelOptions,
+    ReloadCommand,
+    RestartCommand,
+    ResumeCommand,
+)
 from messages.cluster import READY, STOPPING, ClusterState, Command, CommandReply, Hung, StopCommand, Stopping, ToSupervisor
+from transport.clock import Clock
 from transport.reports import CLUSTER_FEED, SUPERVISOR
 from transport.sockets import Feed, Inbox
 
@@ -32,9 +43,6 @@ PUBLISH_SECONDS = 0.2
 SETTLE_SECONDS = 0.3
 CUT_SECONDS = 1.5
 """For the frontends to end what has not finished in time."""
-STAGE_SECONDS = 5.0
-PAUSE_SECONDS = 1.0
-"""A supervisor that did not run for longer (it was stopped, or the machine was) heard nobody, which is nobody's silence."""
 INTERRUPTED = 130
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -61,7 +69,7 @@ class Supervisor:
 
     A process that was ready once and is then silent for more than `hang_timeout` seconds is killed and started again; 0: never.
     `serves` is asked, once all processes are ready, whether clients are served now: only then is the cluster announced as ready.
-    `grace`: seconds that requests get to finish after the first signal.
+    `grace`: seconds that requests get to finish after the first signal. No limit counts time in which this process did not run.
     """
 
     def __init__(
@@ -82,23 +90,24 @@ class Supervisor:
         self._hang_timeout = hang_timeout
         self._grace = grace
         self._serves = serves
-        self._children = {spec.name: Child(spec, audience.line) for spec in self._serving.specs}
+        self._clock = Clock()
+        self._children = {spec.name: Child(spec, audience.line, lambda: self._clock.now) for spec in self._serving.specs}
         self._intake = Intake()
         self._change: Changeover | None = None
         self._changes = 0
         self._drain_ends: float | None = None
         self._started = time.time()
-        self._begun = time.monotonic()
+        self._begun = self._clock.now
         self._was_ready = False
         self._ready_since: float | None = None
         self._code = 0
         self._changed = True
         self._published = 0.0
-        self._ticked = math.inf
         self._signals = 0
+        self._interrupted = False
         self._stop_seconds: float | None = None
-        self._stage = -1
-        self._stage_ends = 0.0
+        self._ending: Ending | None = None
+        self._drained = False
 
     def run(self) -> int:
         """Start everything and stay until everything has ended. Returns the exit code.
@@ -136,8 +145,7 @@ class Supervisor:
             control.close()
 
     def _tick(self, messages: list[ToSupervisor], control: ControlServer, feed: Feed, death_fd: int) -> None:
-        now = time.monotonic()
-        self._forgive(now)
+        now = self._clock.look()
         for message in messages:
             child = self._children.get(message.name)
             if isinstance(message, Hung):
@@ -145,13 +153,13 @@ class Supervisor:
             else:
                 self._changed |= child is not None and child.note(message)
         self._answer(control, now)
-        self._heed_signals()
+        self._heed_signals(now)
         self._kill_hung(now)
         for child in self._children.values():
             if child.reap(now):
                 self._died(child, now)
-        if self._stop_seconds is not None:
-            self._advance_stop(now)
+        if self._ending is not None:
+            self._ending.advance(now)
         else:
             self._advance_drain(now)
             self._advance_change(now, death_fd)
@@ -160,18 +168,13 @@ class Supervisor:
 
     # Deaths and restarts
 
-    def _forgive(self, now: float) -> None:
-        """What was said while this process did not run may still be on its way."""
-        if (missed := now - self._ticked) > PAUSE_SECONDS:
-            for child in self._children.values():
-                child.forgive(missed, now)
-        self._ticked = now
-
     def _kill_hung(self, now: float) -> None:
-        if self._hang_timeout <= 0 or self._stop_seconds is not None:
+        if self._stop_seconds is not None:
             return
         for child in self._children.values():
-            if child.kill_if_hung(now, self._hang_timeout):
+            if child.kill_if_lingering(now):
+                log.error("%s has said that it ends and has not ended; killing it", child.name)
+            elif self._hang_timeout > 0 and child.kill_if_hung(now, self._hang_timeout):
                 log.error("%s has not been heard from for %g s or more; killing it", child.name, self._hang_timeout)
 
     def _kill(self, child: Child | None, hung: Hung) -> None:
@@ -229,12 +232,23 @@ class Supervisor:
         self._change, self._changed = Changeover(order, self._children, self._intake, now), True
         return None
 
+    def _cancel(self, now: float) -> Declined | None:
+        change = self._changing
+        if change is None:
+            return Declined("no reload is going on")
+        if refusal := change.cancel(now):
+            return Declined(refusal)
+        log.info("the reload to %s is cancelled", change.order.after.model)
+        self._changed = True
+        return None
+
     def _refusal(self) -> str | None:
         """Why nothing can be changed now."""
         if self._stop_seconds is not None or self._drain_ends is not None:
             return "the cluster is stopping"
         if self._changing is not None:
-            return f"a {self._changing.order.kind} is going on ({self._changing.phase})"
+            hint = "; it is taken back with `cluster reload --cancel`" if self._changing.order.kind == RELOAD else ""
+            return f"a {self._changing.order.kind} is going on ({self._changing.phase}){hint}"
         return None if self._was_ready else "the cluster has not been ready yet"
 
     def _advance_change(self, now: float, death_fd: int) -> None:
@@ -244,7 +258,9 @@ class Supervisor:
         before = change.told()
         change.advance(now, death_fd, self._left(now))
         self._changed |= change.told() != before
-        if change.over:
+        if change.fatal:
+            self._fail(change.fatal)
+        elif change.over:
             log.info("the %s is over%s", change.order.kind, f" and failed: {change.error}" if change.error else "")
         if self._serving is not change.serving:
             self._serving = change.serving
@@ -269,48 +285,34 @@ class Supervisor:
     def _on_signal(self, signum: int, frame: FrameType | None) -> None:
         self._signals += 1
 
-    def _heed_signals(self) -> None:
+    def _heed_signals(self, now: float) -> None:
         """The first one lets requests finish, within `grace`; the second one kills."""
-        first = self._stop_seconds is None and self._drain_ends is None
-        if self._signals and first:
-            self._signals = 0
-            if self._was_ready:
-                self._intake.drain(True, OPERATOR)
-                self._drain_ends, self._changed = time.monotonic() + self._grace, True
-            else:
-                self._stop_asked(STAGE_SECONDS, INTERRUPTED)
+        if self._signals and self._stop_seconds is None and not self._interrupted:
+            self._signals, self._interrupted = 0, True
+            self._finish(self._grace, now, INTERRUPTED)
         elif self._signals:
             self._code = self._code or INTERRUPTED
             self._kill_all()
 
+    def _finish(self, wait: float, now: float, code: int) -> None:
+        """Refuse new requests, and stop once all others have finished or had `wait` seconds. Nothing takes it back. `code`: see `_stop_asked`."""
+        if self._was_ready:
+            self._intake.drain(True, OPERATOR)
+            self._drain_ends, self._changed = min(now + wait, self._drain_ends or math.inf), True
+        else:
+            self._stop_asked(STAGE_SECONDS, code)
+
     def _begin_stop(self, seconds: float) -> None:
         if self._stop_seconds is None:
-            self._stop_seconds = seconds
-            self._changed = True
-
-    def _advance_stop(self, now: float) -> None:
-        """Stop stage after stage: SIGTERM to its processes, SIGKILL when their time is up."""
-        alive = [child for child in self._children.values() if child.running]
-        if not alive:
-            return
-        stage = min(child.spec.stage for child in alive)
-        members = [child for child in alive if child.spec.stage == stage]
-        if stage != self._stage:
-            first = self._stage < 0
-            self._stage, self._stage_ends = stage, now + ((self._stop_seconds or 0.0) if first else STAGE_SECONDS)
-            for child in members:
-                child.terminate()
-        elif now >= self._stage_ends:
-            for child in members:
-                log.warning("%s did not end in time; killing it", child.name)
-                child.kill()
-            self._stage_ends = now + STAGE_SECONDS
+            left = self._left(self._clock.now)
+            self._drained = not self._was_ready or (left is not None and not left)
+            self._stop_seconds, self._ending, self._changed = seconds, Ending(self._children.values(), seconds), True
 
     def _kill_all(self) -> None:
         for child in self._children.values():
             child.kill()
             while child.running:
-                if not child.reap(time.monotonic()):
+                if not child.reap(self._clock.look()):
                     time.sleep(0.01)
 
     # Telling
@@ -331,6 +333,11 @@ class Supervisor:
                 return self._begin_change(RELOAD, command.options, command.wait, now)
             case RestartCommand():
                 return self._begin_change(RESTART, ModelOptions(), command.wait, now)
+            case CancelCommand():
+                return self._cancel(now)
+            case FinishCommand():
+                self._finish(math.inf if command.wait is None else command.wait, now, 1)
+                return None
             case _:
                 return None
 
@@ -371,6 +378,7 @@ class Supervisor:
             started=self._started,
             processes=processes,
             stop_seconds=self._stop_seconds,
+            drained=self._drained,
             created=self._serving.created,
             serving=intake.serving,
             intake=intake.number,

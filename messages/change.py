@@ -66,6 +66,19 @@ class ReloadCommand(msgspec.Struct, frozen=True, kw_only=True, tag="reload"):
     wait: Seconds | None = None
 
 
+class CancelCommand(msgspec.Struct, frozen=True, tag="cancel_reload"):
+    """Take back the reload that is going on: what was served before is served again. Answered with ClusterState, or Declined. May be sent again."""
+
+
+class FinishCommand(msgspec.Struct, frozen=True, kw_only=True, tag="finish"):
+    """Refuse new requests, let all others finish for at most `wait` seconds (None: as long as they take), and shut the cluster down.
+
+    Nothing takes it back. Answered with ClusterState.
+    """
+
+    wait: Seconds | None = None
+
+
 class RestartCommand(msgspec.Struct, frozen=True, kw_only=True, tag="restart"):
     """Start every process again: running requests pause, and each frontend lets its own finish for `wait` seconds. Answered as ReloadCommand."""
 
@@ -81,7 +94,7 @@ class Declined(msgspec.Struct, frozen=True, tag="declined"):
 class Change(msgspec.Struct, frozen=True, kw_only=True):
     """The last reload or restart: the `number`th, of `kind` "reload" or "restart". `model`: the name asked for.
 
-    `error`: why it failed, known while the processes before come back. `note`: what is going on, in words.
+    `error`: why it failed, or that it was cancelled, known while the processes before come back. `note`: what is going on, in words.
     """
 
     number: int

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from messages.change import Change, Declined, DrainCommand, ReloadCommand, RestartCommand, ResumeCommand
+from messages.change import CancelCommand, Change, Declined, DrainCommand, FinishCommand, ReloadCommand, RestartCommand, ResumeCommand
 
 # Phases of a process, in order. `detail` in a report says more ("loading weights 43 %").
 STARTING, LOADING, READY, STALLED, STOPPING, DEAD = "starting", "loading", "ready", "stalled", "stopping", "dead"
@@ -105,7 +105,8 @@ class ClusterState(msgspec.Struct, frozen=True, kw_only=True, tag="cluster"):
     """Published by the supervisor five times a second and at every change.
 
     `ready` is true when every process is READY and heard from within its limit, and requests are neither refused nor held; `reason` says why not.
-    `phase` is the least advanced one. `stop_seconds`: once the cluster is stopping, how long running requests may take to end.
+    `phase` is the least advanced one. `stop_seconds`: once the cluster is stopping, how long running requests may take to end. `drained`: it had none
+    any more when it began to.
 
     `model` is what is served, under that name since `created` (UNIX seconds; 0: not told). `serving` counts the sets of processes that have served a
     model: what has begun on one is not continued on another. `intake` counts the changes of the flags after it: `draining`, new requests are
@@ -119,6 +120,7 @@ class ClusterState(msgspec.Struct, frozen=True, kw_only=True, tag="cluster"):
     started: float
     processes: list[ProcessState]
     stop_seconds: float | None = None
+    drained: bool = False
     created: int = 0
     serving: int = 0
     intake: int = 0
@@ -142,5 +144,5 @@ class Stopping(msgspec.Struct, frozen=True, tag="stopping"):
     pid: int
 
 
-Command = StatusQuery | StopCommand | DrainCommand | ResumeCommand | ReloadCommand | RestartCommand
+Command = StatusQuery | StopCommand | DrainCommand | ResumeCommand | ReloadCommand | RestartCommand | CancelCommand | FinishCommand
 CommandReply = ClusterState | Stopping | Declined

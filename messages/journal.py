@@ -6,6 +6,8 @@ import msgspec
 
 from messages.request import Generate, Label
 
+TITLE = b"pagewire journal 1\n"
+"""The file begins with it."""
 MAX_JSON_BYTES = 64 << 20
 ResponseId = Annotated[str, msgspec.Meta(pattern="^resp_[0-9a-f]{34}$")]
 Json = Annotated[bytes, msgspec.Meta(max_length=MAX_JSON_BYTES)]

@@ -34,11 +34,20 @@ class FoundRequests(msgspec.Struct, frozen=True, kw_only=True, tag="found_reques
     more: bool = False
 
 
+class Stay(msgspec.Struct, frozen=True):
+    """A request that counts for an API key: of which frontend, and under which number of its."""
+
+    frontend: str
+    incarnation: int
+    key: Key
+
+
 class EnterKey(msgspec.Struct, frozen=True, kw_only=True, tag="enter_key"):
     """To the frontend that counts for the API key called `name`: may one more request of it run? `requests`, `rpm` and `tpm` are its limits.
 
     `key` names the question, and the request if it may. `incarnation` is that of the frontend that asks: what an earlier one had is over.
-    Answered with `EnteredKey`; the request ends with a `UsedKey`.
+    `accepted`: it was let in before, whatever the limits are now, and `tokens` of it have been counted. `instead`: whose place it takes, if that is
+    still counted. Answered with `EnteredKey`; the request ends with a `UsedKey`, and is told of every second until then.
     """
 
     frontend: str
@@ -48,6 +57,9 @@ class EnterKey(msgspec.Struct, frozen=True, kw_only=True, tag="enter_key"):
     requests: Units = 0
     rpm: Units = 0
     tpm: Units = 0
+    accepted: bool = False
+    tokens: Units = 0
+    instead: Stay | None = None
 
 
 class EnteredKey(msgspec.Struct, frozen=True, kw_only=True, tag="entered_key"):

@@ -13,6 +13,9 @@ FINISH_LENGTH = "length"
 # Codes of problems that overload gives.
 QUEUE_FULL, QUEUE_TOO_SLOW, DEADLINE_EXCEEDED = "queue_full", "queue_too_slow", "deadline_exceeded"
 
+INTERRUPTED = "request_interrupted"
+"""The code of what a process on its way did not finish: it ended, or has lost a part of it."""
+
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
     """Why a request was not, or not wholly, served. `status` is the HTTP status a client should see.

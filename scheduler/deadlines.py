@@ -7,8 +7,8 @@ FLOOR = 10.0
 TIMES = 10.0
 FADING = 0.9
 MOST_PATIENCE = 8.0
-WATCHED, SILENT = 5.0, 3.0
-"""The floor in haste: while rows are watched because the worker has just failed with them, and while its heartbeats are missing too."""
+WATCHED, STOPPED = 5.0, 3.0
+"""The floor in haste: while rows are watched because the worker has just failed with them, and while it is known to be stopped."""
 
 
 class Work(NamedTuple):
@@ -31,8 +31,11 @@ class Deadlines:
     largest step so far as it has more tokens. A kind that missed its deadline has twice the time until one of it comes back, up to MOST_PATIENCE
     times: a machine that is only slow is not given up for ever.
 
-    `watched` is true while rows are watched, `silent` is to be set while the worker's heartbeats are missing: in such haste the floor is lower,
-    there is no such patience, and the first step of its kind has no more than FLOOR or what it should take by the largest step so far.
+    `watched` is true while rows are watched, `stopped` is to be set while the worker is: in such haste the floor is lower, there is no such patience,
+    and the first step of its kind has no more than FLOOR or what it should take by the largest step so far.
+
+    `busy` is to be set while rows are watched and the worker is at work, or would be if the machine let it: that one is slow, and there is no haste.
+    Only the first step of a kind has no more than FLOOR all the same, for a watched row may keep the worker at work for ever.
     """
 
     def __init__(self, allowance: float, watched: object = None) -> None:
@@ -42,13 +45,19 @@ class Deadlines:
         self._largest = 1
         self._seconds = 0.0
         self._watched = watched
-        self.silent = False
+        self.stopped = self.busy = False
+
+    @property
+    def watching(self) -> bool:
+        """Rows are watched, and something is known of this machine."""
+        return self._seconds > 0 and bool(self._watched)
 
     @property
     def _floor(self) -> float | None:
-        """In haste, which there is only when something is known of this machine."""
-        haste = SILENT if self.silent else WATCHED if self._watched else None
-        return haste if self._seconds else None
+        """In haste."""
+        if self.stopped:
+            return STOPPED
+        return WATCHED if self.watching and not self.busy else None
 
     def of(self, work: Work) -> float:
         """Seconds that this step may take."""
@@ -57,7 +66,7 @@ class Deadlines:
         seconds, floor = self._slowest.get(work.kind), self._floor
         least = floor or FLOOR
         if seconds is None:
-            least = self.allowance if floor is None else FLOOR
+            least = FLOOR if floor or self.watching else self.allowance
             seconds = self._seconds * max(1.0, (work.prefill + work.rows) / self._largest)
         return max(min(least, self.allowance), TIMES * seconds) * (1.0 if floor else self._patience.get(work.kind, 1.0))
 

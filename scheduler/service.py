@@ -25,10 +25,12 @@ from scheduler.recorder import start_recording
 from scheduler.step_times import StepTimes
 from scheduler.tracing import Tracing
 from scheduler.views import Views
+from transport.clock import Clock
 from transport.lifetime import Lifetime
 from transport.reports import CLUSTER_FEED, SUPERVISOR, Reporter
 from transport.sockets import Inbox, Outbox, Subscription
 from transport.trace import open_trace
+from transport.vitals import BUSY, OVER, Vitals
 from transport.watched_feed import WatchedFeed
 
 log = logging.getLogger(__name__)
@@ -75,6 +77,7 @@ class Service:
         self._feed = WatchedFeed(self._context, args.run_dir, LIVE_FEED)
         self._views = Views()
         self._times = StepTimes(time.monotonic())
+        self._vitals, self._silent = Vitals(0), False
         self._over: dict[str, int] = {}
         self._beat = time.monotonic()
         self._tick = 0.0
@@ -175,16 +178,22 @@ class Service:
             return
         for process in state.processes:
             if process.name == self._args.worker:
-                self._engine.deadlines.silent = process.phase == STALLED
+                self._silent = process.phase == STALLED
+                if process.pid != self._vitals.pid:
+                    self._vitals = Vitals(process.pid)
             if process.name in self._args.tokenizers:
                 over = process.over
                 if over != self._over.setdefault(process.name, over):
-                    log.warning("%s has died: its sequences are cancelled, unless its frontends send them again", process.name)
+                    if state.stop_seconds is None and not self._lifetime.stopping.is_set():  # else it was told to end
+                        log.warning("%s has died: its sequences are cancelled, unless its frontends send them again", process.name)
                     self._over[process.name] = over
                     self._engine.tokenizer_lost(process.name, over)
 
     def _watch_worker(self, now: float) -> None:
         """Have a worker that misses a deadline killed, once: the next one is of another session."""
+        deadlines = self._engine.deadlines
+        looks = self._vitals.look(now) if self._silent or deadlines.watching else ""
+        deadlines.stopped, deadlines.busy = looks == OVER, looks == BUSY
         why = self._engine.give_up(now)
         if why is not None:
             log.error("%s hangs: %s", self._args.worker, why)
@@ -226,9 +235,10 @@ class Service:
 
     def _drain(self) -> None:
         self._engine.close()
-        deadline = time.monotonic() + self._args.drain_seconds
+        clock = Clock()
+        deadline = clock.now + self._args.drain_seconds
         self._report(time.monotonic())
-        while not self._engine.idle and time.monotonic() < deadline:
+        while not self._engine.idle and clock.look() < deadline:
             self._turn()
         self._take_in(time.monotonic())
         self._engine.fail_all(Problem(status=503, code="shutting_down", message="the server is shutting down", passing=True))

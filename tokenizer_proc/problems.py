@@ -1,7 +1,7 @@
 """Every problem a client can be told by a tokenizer process, in one place so that codes and sentences stay stable."""
 
 from messages.constraint import Constraint
-from messages.text import Problem
+from messages.text import INTERRUPTED, Problem
 
 
 def empty_prompt(param: str) -> Problem:
@@ -95,7 +95,7 @@ def incomplete() -> Problem:
 
 def interrupted() -> Problem:
     message = "A part of the answer was lost inside the server; please try again."
-    return Problem(status=503, code="interrupted", message=message, retry_after=1.0, passing=True)
+    return Problem(status=503, code=INTERRUPTED, message=message, retry_after=1.0, passing=True)
 
 
 def overloaded() -> Problem:

@@ -4,6 +4,7 @@ import ctypes
 import logging
 import os
 import sys
+from collections.abc import Callable
 from typing import NoReturn
 
 from checkpoint.errors import CheckpointError
@@ -79,18 +80,21 @@ def _load_and_serve(args: WorkerArgs, lifetime: Lifetime, threads: int, reporter
         return 1
     except torch.AcceleratorError as error:
         _die(f"the device failed while the model was loaded: {str(error).splitlines()[0]}", reporter)
+    service = Service(args, engine, reporter, lifetime, pulse)
     try:
-        Service(args, engine, reporter, lifetime, pulse).run()
+        service.run()
     except DeviceError as error:
-        _die(f"the device failed, the process ends and its sequences run again: {str(error).splitlines()[0]}", reporter)
+        _die(f"the device failed, the process ends and its sequences run again: {str(error).splitlines()[0]}", reporter, service.end_trace)
     return 0
 
 
-def _die(message: str, reporter: Reporter) -> NoReturn:
-    """End at once: taking down a device in an error state in order can hang."""
+def _die(message: str, reporter: Reporter, last: Callable[[], None] | None = None) -> NoReturn:
+    """Say why, do the `last` thing, and end at once: taking down a device in an error state in order can hang."""
     log.critical("%s", message)
     reporter.phase(DEAD, message)
     reporter.close()
+    if last is not None:
+        last()
     os._exit(1)
 
 

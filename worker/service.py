@@ -12,9 +12,9 @@ from messages.result import Attached, FromWorker, Origin, StepFailed, WorkerRead
 from transport.lifetime import Lifetime
 from transport.reports import Reporter
 from transport.sockets import Inbox, Outbox
-from transport.trace import open_trace
+from transport.trace import Trace, open_trace
 from worker.args import WorkerArgs
-from worker.engine import StepEngine, StepError
+from worker.engine import DeviceError, StepEngine, StepError
 from worker.grammars import Grammars
 from worker.plan import PlanError
 from worker.pulse import Pulse
@@ -35,6 +35,8 @@ NO_SESSION = -1
 
 class Service:
     """Plays plans of the scheduler's current session on `engine`. Use `run`."""
+
+    _trace: Trace | None = None
 
     def __init__(self, args: WorkerArgs, engine: StepEngine, reporter: Reporter, lifetime: Lifetime, pulse: Pulse) -> None:
         self._args = args
@@ -57,32 +59,46 @@ class Service:
         self._grammars = Grammars(Path(args.run_dir), engine.slots.matching, self._prepared.send)
 
     def run(self) -> None:
-        """Serve until SIGTERM or Shutdown. Raises DeviceError."""
-        trace = open_trace(self._args)
-        self._engine.start(self._results.send, None if trace is None else Tracing(trace))
+        """Serve until SIGTERM or Shutdown. Raises DeviceError at once, with everything left as it is: taking it down could take long, or for ever."""
+        self._trace = open_trace(self._args)
+        try:
+            self._serve(None if self._trace is None else Tracing(self._trace))
+        except DeviceError:
+            raise
+        except BaseException:
+            self._close()
+            raise
+        self._close()
+
+    def end_trace(self) -> None:
+        """All that was to be traced is in the file."""
+        if self._trace is not None:
+            self._trace.close()
+
+    def _serve(self, tracing: Tracing | None) -> None:
+        self._engine.start(self._results.send, tracing)
         self._reporter.phase(READY, "waiting for the scheduler")
         last_ready = time.monotonic() - READY_SECONDS + (FIRST_READY_SECONDS if self._args.incarnation <= 1 else 0.0)
-        try:
-            while not self._lifetime.stopping.is_set():
-                self._pulse.beat()
-                if self._session == NO_SESSION and time.monotonic() - last_ready >= READY_SECONDS:
-                    last_ready = time.monotonic()
-                    self._send(WorkerReady(worker=self._args.name, incarnation=self._args.incarnation))
-                if self._inbox.wait(WAIT_SECONDS):
-                    self._handle_all()
-                else:
-                    self._rest()
-            self._engine.close()
-        finally:
-            if trace is not None:
-                trace.close()
-            self._reporter.phase(STOPPING)
-            self._grammars.close()
-            self._inbox.close()
-            self._prepared.close()
-            self._outbox.close()
-            self._results.close()
-            self._context.term()
+        while not self._lifetime.stopping.is_set():
+            self._pulse.beat()
+            if self._session == NO_SESSION and time.monotonic() - last_ready >= READY_SECONDS:
+                last_ready = time.monotonic()
+                self._send(WorkerReady(worker=self._args.name, incarnation=self._args.incarnation))
+            if self._inbox.wait(WAIT_SECONDS):
+                self._handle_all()
+            else:
+                self._rest()
+        self._engine.close()
+
+    def _close(self) -> None:
+        self.end_trace()
+        self._reporter.phase(STOPPING)
+        self._grammars.close()
+        self._inbox.close()
+        self._prepared.close()
+        self._outbox.close()
+        self._results.close()
+        self._context.term()
 
     def _rest(self) -> None:
         """Nothing has come for a while: use the time, a little at a time."""

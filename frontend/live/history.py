@@ -1,7 +1,9 @@
 """The last 15 minutes in numbers, one sample a second, from what the processes report anyway."""
 
+import math
+from array import array
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import pairwise
 
 import msgspec
@@ -30,11 +32,34 @@ class Columns(msgspec.Struct):
     series: dict[str, list[float | None]]
 
 
+class Ring:
+    """The newest KEPT samples. Its memory is taken at the start and does not grow."""
+
+    def __init__(self) -> None:
+        self._time = array("d", bytes(8 * KEPT))
+        self._series = {name: array("d", bytes(8 * KEPT)) for name in SERIES}
+        self._count = 0
+
+    def add(self, time: float, sample: Sample) -> None:
+        place = self._count % KEPT
+        self._time[place] = time
+        for name, column in self._series.items():
+            value = sample.get(name)
+            column[place] = math.nan if value is None else value
+        self._count += 1
+
+    def columns(self) -> Columns:
+        """The oldest first."""
+        places = [place % KEPT for place in range(max(0, self._count - KEPT), self._count)]
+        series = {name: [None if math.isnan(value := column[place]) else value for place in places] for name, column in self._series.items()}
+        return Columns(time=[round(self._time[place], 3) for place in places], series=series)
+
+
 class History:
     """`add` once a second."""
 
     def __init__(self) -> None:
-        self._samples: deque[tuple[float, Sample]] = deque(maxlen=KEPT)
+        self._samples = Ring()
         self._counters: deque[Numbers] = deque(maxlen=WINDOW + 1)
         self._rates: Sample = {}
         self._first: deque[Buckets] = deque(maxlen=WINDOW + 1)
@@ -56,16 +81,16 @@ class History:
             **_percentiles("first", self._first, first),
             **_percentiles("inter", self._inter, inter),
         }
-        self._samples.append((time, sample))
+        self._samples.add(time, sample)
         return sample
 
     def columns(self) -> Columns:
-        return columns(list(self._samples))
+        return self._samples.columns()
 
 
-def columns(samples: Sequence[tuple[float, Sample]]) -> Columns:
-    series = {name: [sample.get(name) for _, sample in samples] for name in SERIES}
-    return Columns(time=[round(time, 3) for time, _ in samples], series=series)
+def column_of_one(time: float, sample: Sample) -> Columns:
+    """As `History.columns` has them, of this sample alone."""
+    return Columns(time=[round(time, 3)], series={name: [sample.get(name)] for name in SERIES})
 
 
 def _rates(before: Numbers, now: Numbers) -> Sample:

@@ -11,7 +11,7 @@ import zmq
 from frontend.cluster import ClusterView
 from frontend.errors import ApiError
 from frontend.live import frames
-from frontend.live.history import Buckets, History, columns
+from frontend.live.history import Buckets, History, column_of_one
 from frontend.live.processes import Processes
 from frontend.metrics import Metrics
 from frontend.register import Register
@@ -22,9 +22,12 @@ from transport.sockets import Subscription
 log = logging.getLogger(__name__)
 
 MOST_VIEWERS = 64
+"""Open pages of administrators, who are everybody where there are no keys, and as many again of all other keys together."""
+MOST_OF_A_KEY = 8
 SAMPLE_SECONDS = 1.0
 LISTEN_SECONDS = 0.1
 RETRY_SECONDS = 10.0
+TOO_MANY = "too_many_viewers"
 
 
 @dataclass(eq=False)
@@ -62,9 +65,11 @@ class Hub:
         self.closed = False
 
     def join(self, owner: str | None) -> Viewer:
-        """A new page. Raises ApiError 503 when there are too many."""
-        if len(self._viewers) >= MOST_VIEWERS:
-            raise ApiError(503, "too_many_viewers", f"{MOST_VIEWERS} live pages are open; close one.", retry_after=RETRY_SECONDS)
+        """A new page. Raises ApiError: 429 when the key of this name has its share of them open, 503 when there are too many."""
+        if owner is not None and sum(viewer.owner == owner for viewer in self._viewers) >= MOST_OF_A_KEY:
+            raise ApiError(429, TOO_MANY, f"This API key has {MOST_OF_A_KEY} live pages open; close one.", retry_after=RETRY_SECONDS)
+        if sum((viewer.owner is None) == (owner is None) for viewer in self._viewers) >= MOST_VIEWERS:
+            raise ApiError(503, TOO_MANY, f"{MOST_VIEWERS} live pages are open; close one.", retry_after=RETRY_SECONDS)
         viewer = Viewer(owner)
         viewer.offer("history", frames.event("history", self._history.columns()))
         if self._map:
@@ -98,7 +103,7 @@ class Hub:
         if scheduler is not None:
             first, inter = (_buckets(family) for family in self._metrics.latencies())
             sample = self._history.add(now, scheduler.gauges, scheduler.lifetime(), first, inter)
-            self._tell("sample", frames.event("sample", columns([(now, sample)])))
+            self._tell("sample", frames.event("sample", column_of_one(now, sample)))
         state = self._view.state
         if state is not None and self._viewers:
             lines = await asyncio.to_thread(self._processes.lines, state, time.monotonic())

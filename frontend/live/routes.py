@@ -14,7 +14,6 @@ from frontend.live import frames
 from frontend.live.assets import PAGE, Assets
 from frontend.live.control import Intake, order, require_admin
 from frontend.live.hub import Hub
-from frontend.record import RECORD
 from frontend.sse import STREAM_HEADERS
 from frontend.version import VERSION
 from messages.change import DrainCommand, ResumeCommand
@@ -84,7 +83,7 @@ class LivePage:
         return json_response(Intake(draining=isinstance(command, DrainCommand)))
 
     async def _events(self, http: web.Request) -> web.StreamResponse:
-        """The stream of one page. Raises ApiError 503 when too many are open."""
+        """The stream of one page. Raises ApiError 429 and 503 when too many are open."""
         if self._hub is None:
             raise RuntimeError("the application has not been started")
         if http.method == "HEAD":
@@ -96,23 +95,22 @@ class LivePage:
             await response.prepare(http)
             args, keys = self._core.args, self._core.access.wanted
             hello = frames.Hello(model=args.model_name, version=VERSION, frontend=args.name, admin=owner is None, keys=keys)
-            await _write(http, response, frames.event("hello", hello))
+            await _write(response, frames.event("hello", hello))
             while not hub.closed:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(SILENCE_SECONDS):
                         await viewer.wake.wait()
-                await _write(http, response, viewer.taken() or _ALIVE)
+                await _write(response, viewer.taken() or _ALIVE)
             await response.write_eof()
             return response
         finally:
             hub.leave(viewer)
 
 
-async def _write(http: web.Request, response: web.StreamResponse, data: bytes) -> None:
+async def _write(response: web.StreamResponse, data: bytes) -> None:
     """Raises ConnectionResetError when the client does not read."""
     try:
         async with asyncio.timeout(WRITE_SECONDS):
             await response.write(data)
     except TimeoutError as error:
         raise ConnectionResetError("the page does not read") from error
-    http[RECORD].sent += len(data)

@@ -11,17 +11,22 @@ import msgspec
 
 from frontend.core import Core
 from frontend.errors import ApiError, invalid
+from frontend.keepers import Place
 from frontend.record import Record
 from frontend.register import Entry
+from frontend.responses.asking import addressed, job_of
 from frontend.responses.body import ResponseBody, usage
 from frontend.responses.events import EventLog
-from frontend.responses.items import Item
+from frontend.responses.items import Item, bare
 from frontend.responses.recorder import CANCELLED_CODE, Recorder
 from frontend.responses.store import Kept
 from frontend.responses.streaming import problem_of
+from frontend.responses.volume import Volume, check
 from messages.journal import MAX_JSON_BYTES, Accepted, Concluded, Deleted
+from messages.peers import Stay
 from messages.request import Generate
 from messages.text import Problem
+from transport.key_file import UNLIMITED, KeyLimits
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -32,31 +37,40 @@ CANCELLED = Problem(status=499, code=CANCELLED_CODE, message="The response was c
 MISTAKE = Problem(status=500, code="internal_error", message="The server made a mistake; its log has more.")
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Job:
-    """A response that is to be made: what is kept of it, what is asked of the engine, and what the access log and the spans will say."""
+    """A response that is to be made: what is kept of it, what is asked of the engine, and what the access log and the spans will say.
+
+    `place`: as what it counts for its API key, from when it is accepted until it has ended.
+    """
 
     kept: Kept
     recorder: Recorder
     work: Generate
     record: Record
+    volume: Volume
+    place: Place | None = None
 
 
 def make_job(core: Core, body: ResponseBody, key: str, items: list[Item], work: Generate, asked: Record | None = None) -> Job:
     """`asked`: the record of the HTTP request; None for a response that comes from the journal."""
     events = EventLog()
-    recorder = Recorder(body, events.add)
+    volume = Volume(events)
+    recorder = Recorder(body, volume.add, lambda: core.view.call_id_length)
     request_id, client, trace = (body.id, "-", {}) if asked is None else (asked.request_id, asked.client, asked.trace)
     record = Record(request_id, client, "POST", PATH, PATH, trace, core.watchers)
     kept = Kept(body, key, items, log=events, recorder=recorder)
-    return Job(kept, recorder, work, record)
+    return Job(kept, recorder, work, record, volume)
 
 
-async def accept(core: Core, job: Job) -> None:
-    """Take a response in: when this returns it runs, and is in the journal if there is one. Raises ApiError 429, 503, and 400 if it is too long."""
+async def accept(core: Core, job: Job, limits: KeyLimits = UNLIMITED, instead: Stay | None = None) -> None:
+    """Take a response in: when this returns it runs, and is in the journal if there is one. Raises ApiError 429, 503, and 400 if it is too long.
+
+    It counts for its key, which has these `limits`, in the place of the request (`instead`) that has brought it.
+    """
     core.responses.store.check_room(job.kept.size)
     core.responses.store.begin(job.kept)
-    await _to_the_end(_accepted(core, job))
+    await _to_the_end(_accepted(core, job, limits, instead))
 
 
 def _to_the_end(doing: Coroutine[Any, Any, T]) -> "asyncio.Future[T]":
@@ -64,15 +78,23 @@ def _to_the_end(doing: Coroutine[Any, Any, T]) -> "asyncio.Future[T]":
     return asyncio.shield(asyncio.get_running_loop().create_task(doing))
 
 
-async def _accepted(core: Core, job: Job) -> None:
-    if core.responses.journal is not None:
-        job.kept.durable = True
-        try:
+async def _accepted(core: Core, job: Job, limits: KeyLimits, instead: Stay | None) -> None:
+    try:
+        job.place = await core.keepers.enter(job.kept.key, limits, job.record, instead)
+        if core.responses.journal is not None:
+            job.kept.durable = True
             await core.responses.journal.write(_accepted_record(job))
-        except ApiError:
-            core.responses.store.remove(job.kept)
-            raise
+    except ApiError:
+        core.responses.store.remove(job.kept)
+        _leave(core, job)
+        raise
     start(core, job)
+
+
+def _leave(core: Core, job: Job) -> None:
+    """It counts no longer."""
+    if job.place is not None:
+        core.keepers.leave(job.place)
 
 
 def _accepted_record(job: Job) -> Accepted:
@@ -117,12 +139,6 @@ async def _made(core: Core, job: Job) -> Problem | None:
             await asyncio.sleep(min(max(0.0 if starting else error.retry_after or 0.0, LEAST_PAUSE_SECONDS), LONGEST_PAUSE_SECONDS))
 
 
-def addressed(core: Core, model: str, work: Generate) -> Generate:
-    """As it is sent: from this frontend, under a new key. Raises ApiError 404 when `model`, which the response names, is served no more."""
-    core.check_model(model)
-    return msgspec.structs.replace(work, frontend=core.args.name, incarnation=core.args.incarnation, keys=core.dispatcher.new_keys(1))
-
-
 async def _attempt(core: Core, job: Job) -> None:
     """Raises ApiError."""
     run = core.dispatcher.open()
@@ -130,13 +146,16 @@ async def _attempt(core: Core, job: Job) -> None:
 
     def write() -> bool:
         job.recorder.take(run.taken())
+        check(core.responses.store, job.kept, job.volume)
         return True
 
     job.record.entry = entry
+    job.recorder.begin_again()
     core.register.enter(entry)
     try:
-        make = functools.partial(addressed, core, job.kept.body.model, job.work)
-        run.generate(make(), make)
+        asked = job_of(core, job.kept.body)
+        make = functools.partial(addressed, core, job.kept.body.model, job.work, asked)
+        run.generate(make(), make, asked.reading)
         run.writer = write
         while await run.held():
             write()
@@ -152,13 +171,14 @@ def end(core: Core, job: Job, problem: Problem | None) -> None:
     kept = job.kept
     if problem is not None:
         job.recorder.fail(problem)
-    _over(job, problem)
+    _over(core, job, problem)
     core.responses.store.end(kept)
     write_end(core, kept)
 
 
-def _over(job: Job, problem: Problem | None) -> None:
-    """Who reads its events, the access log and the spans are told that it has ended."""
+def _over(core: Core, job: Job, problem: Problem | None) -> None:
+    """Who reads its events, who counts for its key, the access log and the spans are told that it has ended."""
+    _leave(core, job)
     if job.kept.log is not None:
         job.kept.log.end()
     job.record.status, job.record.error = (200, None) if problem is None else (problem.status, problem.code)
@@ -166,9 +186,12 @@ def _over(job: Job, problem: Problem | None) -> None:
 
 
 def write_end(core: Core, kept: Kept) -> None:
-    """Of a durable one, to the journal."""
+    """Of a durable one, to the journal: without log probabilities if they are too many for it."""
     if kept.durable and core.responses.journal is not None:
-        kept.written = core.responses.journal.put(Concluded(id=kept.id, body=msgspec.json.encode(kept.body)))
+        body = msgspec.json.encode(kept.body)
+        if len(body) > MAX_JSON_BYTES:
+            body = msgspec.json.encode(msgspec.structs.replace(kept.body, output=[bare(item) for item in kept.body.output]))
+        kept.written = core.responses.journal.put(Concluded(id=kept.id, body=body))
 
 
 @dataclass(frozen=True)
@@ -186,9 +209,14 @@ class _Stop:
             return
         if forget:
             self.job.recorder.fail(CANCELLED)
-            _over(self.job, CANCELLED)
+            _over(self.core, self.job, CANCELLED)
         else:
             end(self.core, self.job, CANCELLED)
+
+    def fail(self, problem: Problem) -> None:
+        """End it with this problem, unless its last token has come."""
+        if (entry := self.job.record.entry) is not None and entry.run.live:
+            entry.run.fail(problem)
 
     async def halt(self) -> None:
         """It no longer runs; nothing is said of its end."""

@@ -1,14 +1,14 @@
 """The response object, as OpenAI's Responses API has it."""
 
-from typing import Any
+from sys import getsizeof
 
 import msgspec
 
-from frontend.responses.items import Item
+from frontend.responses.items import Item, OutputItem
 from frontend.streams import Run
 
-QUEUED, IN_PROGRESS, COMPLETED, INCOMPLETE, FAILED, CANCELLED = "queued", "in_progress", "completed", "incomplete", "failed", "cancelled"
-UNFINISHED = (QUEUED, IN_PROGRESS)
+BODY_BYTES = 2000
+"""Of memory that a response takes besides its items, events and texts, about."""
 
 
 class Failure(msgspec.Struct):
@@ -42,7 +42,13 @@ class ResponseUsage(msgspec.Struct):
 
 
 class TextFormat(msgspec.Struct):
+    """The other fields are there with the type json_schema."""
+
     type: str = "text"
+    name: str | msgspec.UnsetType = msgspec.UNSET
+    description: str | msgspec.UnsetType | None = msgspec.UNSET
+    schema: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    strict: bool | msgspec.UnsetType | None = msgspec.UNSET
 
 
 class TextSettings(msgspec.Struct):
@@ -51,12 +57,19 @@ class TextSettings(msgspec.Struct):
 
 
 class ReasoningSettings(msgspec.Struct):
-    effort: None = None
+    effort: str | None = None
     summary: None = None
 
 
+class FunctionChoice(msgspec.Struct, tag_field="type", tag="function"):
+    """This function is called."""
+
+    name: str
+
+
 class ResponseBody(msgspec.Struct, kw_only=True):
-    """Times are UNIX seconds. `temperature` and `top_p` are those that count, whoever has set them. `usage` is known once it has ended well."""
+    """Times are UNIX seconds. `temperature`, `top_p` and `thinking_budget` are those that count, whoever has set them. `usage` is known once it has
+    ended well. What is asked of the model besides its conversation can be read from it again (see `frontend.responses.asking`)."""
 
     id: str
     object: str = "response"
@@ -71,7 +84,7 @@ class ResponseBody(msgspec.Struct, kw_only=True):
     max_tool_calls: None = None
     metadata: dict[str, str]
     model: str
-    output: list[Item] = []
+    output: list[OutputItem] = []
     parallel_tool_calls: bool = True
     previous_response_id: str | None
     reasoning: ReasoningSettings = msgspec.field(default_factory=ReasoningSettings)
@@ -79,12 +92,19 @@ class ResponseBody(msgspec.Struct, kw_only=True):
     store: bool
     temperature: float
     text: TextSettings = msgspec.field(default_factory=TextSettings)
-    tool_choice: str = "auto"
-    tools: list[dict[str, Any]] = []
+    thinking_budget: int | None = None
+    tool_choice: str | FunctionChoice = "auto"
+    tools: list[msgspec.Raw] = []
     top_logprobs: int = 0
     top_p: float
     truncation: str = "disabled"
     usage: ResponseUsage | None = None
+
+    def memory(self) -> int:
+        """Bytes that it takes besides its output, about."""
+        schema = self.text.format.schema
+        raw = self.tools if isinstance(schema, msgspec.UnsetType) else [*self.tools, schema]
+        return BODY_BYTES + getsizeof(self.instructions or "") + sum(memoryview(json).nbytes for json in raw)
 
 
 class DeletedBody(msgspec.Struct):
@@ -105,5 +125,5 @@ class ItemList(msgspec.Struct, kw_only=True):
 
 def usage(run: Run) -> ResponseUsage:
     """Of a run that has ended well."""
-    prompt, completion = run.prompt_tokens, run.completion_tokens
-    return ResponseUsage(prompt, InputTokensDetails(run.cached_tokens), completion, OutputTokensDetails(), prompt + completion)
+    prompt, completion, thought = run.prompt_tokens, run.completion_tokens, OutputTokensDetails(run.reasoning_tokens or 0)
+    return ResponseUsage(prompt, InputTokensDetails(run.cached_tokens), completion, thought, prompt + completion)

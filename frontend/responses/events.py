@@ -7,12 +7,15 @@ from typing import get_args
 import msgspec
 
 from frontend.responses.body import ResponseBody
-from frontend.responses.items import Item, Part
+from frontend.responses.items import OutputItem, OutputText, ReasoningText, Score, score_bytes
 
 MAX_EVENTS = 16_384
 """Of one response that are kept; older ones are gone for who comes back."""
+MAX_EVENT_BYTES = 8 << 20
+"""The same of their memory, about."""
 EVENT_BYTES = 160
-"""Of memory that one takes besides its text, about."""
+"""Of memory that one takes besides its text and log probabilities, about."""
+Part = OutputText | ReasoningText
 
 
 class ResponseCreated(msgspec.Struct, tag_field="type", tag="response.created"):
@@ -33,7 +36,7 @@ class ResponseInProgress(msgspec.Struct, tag_field="type", tag="response.in_prog
 class OutputItemAdded(msgspec.Struct, tag_field="type", tag="response.output_item.added"):
     sequence_number: int
     output_index: int
-    item: Item
+    item: OutputItem
 
 
 class ContentPartAdded(msgspec.Struct, tag_field="type", tag="response.content_part.added"):
@@ -50,7 +53,7 @@ class OutputTextDelta(msgspec.Struct, tag_field="type", tag="response.output_tex
     output_index: int
     content_index: int
     delta: str
-    logprobs: list[None] = []
+    logprobs: list[Score] = []
 
 
 class OutputTextDone(msgspec.Struct, tag_field="type", tag="response.output_text.done"):
@@ -59,7 +62,38 @@ class OutputTextDone(msgspec.Struct, tag_field="type", tag="response.output_text
     output_index: int
     content_index: int
     text: str
-    logprobs: list[None] = []
+    logprobs: list[Score] = []
+
+
+class ReasoningTextDelta(msgspec.Struct, tag_field="type", tag="response.reasoning_text.delta"):
+    sequence_number: int
+    item_id: str
+    output_index: int
+    content_index: int
+    delta: str
+
+
+class ReasoningTextDone(msgspec.Struct, tag_field="type", tag="response.reasoning_text.done"):
+    sequence_number: int
+    item_id: str
+    output_index: int
+    content_index: int
+    text: str
+
+
+class FunctionCallArgumentsDelta(msgspec.Struct, tag_field="type", tag="response.function_call_arguments.delta"):
+    sequence_number: int
+    item_id: str
+    output_index: int
+    delta: str
+
+
+class FunctionCallArgumentsDone(msgspec.Struct, tag_field="type", tag="response.function_call_arguments.done"):
+    sequence_number: int
+    item_id: str
+    output_index: int
+    name: str
+    arguments: str
 
 
 class ContentPartDone(msgspec.Struct, tag_field="type", tag="response.content_part.done"):
@@ -73,7 +107,7 @@ class ContentPartDone(msgspec.Struct, tag_field="type", tag="response.content_pa
 class OutputItemDone(msgspec.Struct, tag_field="type", tag="response.output_item.done"):
     sequence_number: int
     output_index: int
-    item: Item
+    item: OutputItem
 
 
 class ResponseCompleted(msgspec.Struct, tag_field="type", tag="response.completed"):
@@ -101,8 +135,9 @@ class StreamError(msgspec.Struct, tag_field="type", tag="error"):
 
 
 Event = (
-    ResponseCreated | ResponseQueued | ResponseInProgress | OutputItemAdded | ContentPartAdded | OutputTextDelta | OutputTextDone | ContentPartDone
-    | OutputItemDone | ResponseCompleted | ResponseIncomplete | ResponseFailed | StreamError
+    ResponseCreated | ResponseQueued | ResponseInProgress | OutputItemAdded | ContentPartAdded | OutputTextDelta | OutputTextDone
+    | ReasoningTextDelta | ReasoningTextDone | FunctionCallArgumentsDelta | FunctionCallArgumentsDone | ContentPartDone | OutputItemDone
+    | ResponseCompleted | ResponseIncomplete | ResponseFailed | StreamError
 )  # fmt: skip
 
 _encode = msgspec.json.Encoder().encode
@@ -114,13 +149,23 @@ def wire(event: Event) -> bytes:
     return _BEGINS[type(event)] + _encode(event) + b"\n\n"
 
 
-class EventLog:
-    """The last `limit` events of one response, and who waits for the next. Events are numbered from 0 on without a gap."""
+def weight(event: Event) -> int:
+    """Bytes of memory that it takes, about; what it shares with the response is not counted."""
+    if isinstance(event, OutputTextDelta):
+        return EVENT_BYTES + getsizeof(event.delta) + score_bytes(event.logprobs)
+    return EVENT_BYTES + (getsizeof(event.delta) if isinstance(event, ReasoningTextDelta | FunctionCallArgumentsDelta) else 0)
 
-    def __init__(self, limit: int = MAX_EVENTS) -> None:
+
+class EventLog:
+    """The last events of one response, `limit` of them and `most` bytes or up to twice that, and who waits for the next. Events are numbered from 0
+    on without a gap."""
+
+    def __init__(self, limit: int = MAX_EVENTS, most: int = MAX_EVENT_BYTES) -> None:
         self.first = 0
         self.ended = False
         self._limit = limit
+        self._most = most
+        self._bytes = 0
         self._events: list[Event] = []
         self._waiting: list[asyncio.Future[None]] = []
 
@@ -131,10 +176,16 @@ class EventLog:
 
     def add(self, event: Event) -> None:
         self._events.append(event)
-        if len(self._events) >= 2 * self._limit:
-            self.first += self._limit
-            del self._events[: self._limit]
+        self._bytes += weight(event)
+        if len(self._events) >= 2 * self._limit or self._bytes >= 2 * self._most:
+            self._forget_half()
         self._wake()
+
+    def _forget_half(self) -> None:
+        half = len(self._events) // 2
+        self.first += half
+        del self._events[:half]
+        self._bytes = sum(map(weight, self._events))
 
     def end(self) -> None:
         """No more come."""
@@ -160,4 +211,4 @@ class EventLog:
 
     def memory(self) -> int:
         """Bytes that they take, about."""
-        return sum(EVENT_BYTES + (getsizeof(event.delta) if isinstance(event, OutputTextDelta) else 0) for event in self._events)
+        return self._bytes

@@ -28,6 +28,7 @@ class DeskCollector(Collector):
     def _figures(self) -> Iterator[tuple[type[CounterMetricFamily] | type[GaugeMetricFamily], str, str, float]]:
         store, journal = self._desk.store, self._desk.journal
         yield GaugeMetricFamily, "responses_background", "Responses that wait or run in the background.", len(store.running)
+        yield GaugeMetricFamily, "responses_background_bytes", "Memory that their events and texts take, about.", store.held_bytes
         yield GaugeMetricFamily, "responses_kept", "Responses that have ended and are kept.", store.ended
         yield GaugeMetricFamily, "responses_kept_bytes", "Memory that they take, about.", store.ended_bytes
         if self._desk.keeper:

@@ -1,22 +1,37 @@
-"""Items of a conversation: how they come in, how they are kept, and what the model's chat template sees of them."""
+"""Items of a conversation, as they are kept and answered."""
 
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from sys import getsizeof
-from typing import Any
+from typing import Annotated, TypeVar
 
 import msgspec
 
-from frontend.errors import invalid
-from frontend.refusals import INPUT_MESSAGE, INPUT_PART, strip
-from messages.request import ChatPrompt
+from frontend.responses.status import COMPLETED
 
+AnyItem = TypeVar("AnyItem", bound="Item")
 ASSISTANT, SYSTEM = "assistant", "system"
 ROLES = ("user", ASSISTANT, SYSTEM, "developer")
-IN_PROGRESS, COMPLETED, INCOMPLETE = "in_progress", "completed", "incomplete"
+MESSAGE, REASONING, CALL, RESULT = "msg", "rs", "fc", "fco"
+"""What begins the ids of each kind."""
 MAX_ITEMS = 4096
 ITEM_BYTES = 400
 """Of memory that an item takes besides its text, about."""
+SCORE_BYTES = 80
+"""Of memory that the log probability of a token takes besides its JSON, about."""
+
+_SCORE = {
+    "type": "object",
+    "description": "A token of the text with its log probability, and the likeliest alternatives in its place.",
+    "properties": {
+        "token": {"type": "string"},
+        "logprob": {"type": "number"},
+        "bytes": {"type": "array", "items": {"type": "integer"}},
+        "top_logprobs": {"type": "array", "items": {"type": "object"}},
+    },
+}
+Score = Annotated[msgspec.Raw, msgspec.Meta(extra_json_schema=_SCORE)]
+"""JSON, made once: it goes out with the delta, with the part and with the response, and is kept."""
 
 
 class InputText(msgspec.Struct, tag_field="type", tag="input_text"):
@@ -24,11 +39,15 @@ class InputText(msgspec.Struct, tag_field="type", tag="input_text"):
 
 
 class OutputText(msgspec.Struct, tag_field="type", tag="output_text"):
-    """`annotations` and `logprobs` are always empty."""
+    """`annotations` is always empty, `logprobs` unless they were asked for."""
 
     text: str
     annotations: list[None] = []
-    logprobs: list[None] = []
+    logprobs: list[Score] = []
+
+
+class ReasoningText(msgspec.Struct, tag_field="type", tag="reasoning_text"):
+    text: str
 
 
 Part = InputText | OutputText
@@ -43,83 +62,78 @@ class Message(msgspec.Struct, tag_field="type", tag="message"):
     content: list[Part]
 
 
-Item = Message
-"""What a conversation is made of: a union, once there is more than messages."""
+class ReasoningItem(msgspec.Struct, tag_field="type", tag="reasoning"):
+    """What the model thought before it went on. There are no summaries."""
+
+    id: str
+    status: str
+    content: list[ReasoningText]
+    summary: list[None] = []
+    encrypted_content: None = None
 
 
-def new_id() -> str:
-    """Of a message."""
-    return f"msg_{secrets.token_hex(16)}"
+class FunctionCall(msgspec.Struct, tag_field="type", tag="function_call"):
+    """`arguments` is JSON text as the model wrote it; of an incomplete one it may end within. The result names `call_id`."""
+
+    id: str
+    status: str
+    call_id: str
+    name: str
+    arguments: str
+
+
+class FunctionCallOutput(msgspec.Struct, tag_field="type", tag="function_call_output"):
+    """The result of a call."""
+
+    id: str
+    status: str
+    call_id: str
+    output: str | list[InputText]
+
+
+OutputItem = Message | ReasoningItem | FunctionCall
+Item = OutputItem | FunctionCallOutput
+
+
+def new_id(kind: str) -> str:
+    """Of an item: `kind` is MESSAGE, REASONING, CALL or RESULT."""
+    return f"{kind}_{secrets.token_hex(16)}"
 
 
 def said(text: str, role: str, status: str = COMPLETED) -> Message:
     """A message of one text under a new id."""
-    return Message(new_id(), status, role, [_part(role, text)])
+    return Message(new_id(MESSAGE), status, role, [part_of(role, text)])
 
 
-def read_input(value: Any) -> list[Item]:
-    """The `input` of a request. Raises ApiError 400, which names the part that is wrong."""
-    if isinstance(value, str):
-        return [said(value, "user")]
-    if not isinstance(value, list):
-        raise invalid("input must be a string or a list of items.", "input")
-    if not value:
-        raise invalid("input is empty.", "input")
-    return [_item(item, f"input[{number}]") for number, item in enumerate(value)]
+def part_of(role: str, text: str) -> Part:
+    """Text of a message from `role`."""
+    return OutputText(text) if role == ASSISTANT else InputText(text)
+
+
+def bare(item: AnyItem) -> AnyItem:
+    """Without log probabilities."""
+    if not isinstance(item, Message) or item.role != ASSISTANT:
+        return item
+    return msgspec.structs.replace(item, content=[OutputText(part.text) for part in item.content])
 
 
 def memory(items: Iterable[Item]) -> int:
     """Bytes that they take, about."""
-    return sum(ITEM_BYTES + sum(getsizeof(part.text) for part in item.content) for item in items)
+    return sum(ITEM_BYTES + sum(map(getsizeof, _texts(item))) + _scores(item) for item in items)
 
 
-def chat_prompt(instructions: str | None, items: Iterable[Item]) -> ChatPrompt:
-    """The conversation as the tokenizer gets it, with the instructions as its first message."""
-    first = [] if instructions is None else [_chat_message(SYSTEM, instructions)]
-    return ChatPrompt(first + [_chat_message(item.role, _content(item)) for item in items])
+def score_bytes(scores: Iterable[Score]) -> int:
+    """Bytes that these take, about."""
+    return sum(SCORE_BYTES + memoryview(score).nbytes for score in scores)
 
 
-def _content(message: Message) -> str | list[dict[str, str]]:
-    texts = [part.text for part in message.content]
-    return texts[0] if len(texts) == 1 else [{"type": "text", "text": text} for text in texts]
+def _texts(item: Item) -> list[str]:
+    if isinstance(item, FunctionCall):
+        return [item.call_id, item.name, item.arguments]
+    if isinstance(item, FunctionCallOutput):
+        return [item.call_id, *([item.output] if isinstance(item.output, str) else [part.text for part in item.output])]
+    return [part.text for part in item.content]
 
 
-def _chat_message(role: str, content: object) -> dict[str, msgspec.Raw]:
-    return {"role": msgspec.Raw(msgspec.msgpack.encode(role)), "content": msgspec.Raw(msgspec.msgpack.encode(content))}
-
-
-def _item(value: Any, where: str) -> Item:
-    if not isinstance(value, dict):
-        raise invalid(f"{where} must be an object.", where)
-    kind = value.get("type")
-    kind = "message" if kind is None else kind
-    read = _READERS.get(kind) if isinstance(kind, str) else None
-    if read is None:
-        raise invalid(f"{where}.type is not supported at this value; it may be {', '.join(_READERS)}.", f"{where}.type", "unsupported_parameter")
-    return read(value, where)
-
-
-def _message(value: dict[str, Any], where: str) -> Message:
-    fields = strip(value, ("type", "role", "content"), INPUT_MESSAGE, f"{where}.")
-    role, content = fields.get("role"), fields.get("content")
-    if role not in ROLES:
-        raise invalid(f"{where}.role must be one of {', '.join(ROLES)}.", f"{where}.role")
-    if isinstance(content, str):
-        return said(content, role)
-    if not isinstance(content, list) or not content:
-        raise invalid(f"{where}.content must be text: a string or a list of text parts.", f"{where}.content")
-    return Message(new_id(), COMPLETED, role, [_part(role, _text(part, f"{where}.content[{number}]")) for number, part in enumerate(content)])
-
-
-_READERS: dict[str, Callable[[dict[str, Any], str], Item]] = {"message": _message}
-
-
-def _part(role: str, text: str) -> Part:
-    return OutputText(text) if role == ASSISTANT else InputText(text)
-
-
-def _text(part: Any, where: str) -> str:
-    if not isinstance(part, dict) or part.get("type") not in ("input_text", "output_text") or not isinstance(part.get("text"), str):
-        sentence = f'{where} must be like {{"type": "input_text", "text": "..."}} or, of the assistant, "output_text"; nothing else is supported.'
-        raise invalid(sentence, where, "unsupported_parameter")
-    return str(strip(part, ("type", "text"), INPUT_PART, f"{where}.")["text"])
+def _scores(item: Item) -> int:
+    return sum(score_bytes(part.logprobs) for part in item.content if isinstance(part, OutputText)) if isinstance(item, Message) else 0

@@ -6,9 +6,11 @@ whole record was being written when the machine stopped, and is cut off. Nothing
 """
 
 import contextlib
+import fcntl
 import logging
 import mmap
 import os
+import time
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -16,16 +18,19 @@ from typing import NamedTuple
 
 import msgspec
 
-from messages.journal import Accepted, Concluded, Deleted, Record
+from messages.journal import TITLE, Accepted, Concluded, Deleted, Record
 
 log = logging.getLogger(__name__)
 
-TITLE = b"pagewire journal 1\n"
 MARK = b"\xff\xfe\xfdJ"
 HEAD_BYTES = 12
 MAX_RECORD_BYTES = 256 << 20
 SLACK_BYTES = 4 << 20
 """A file is written anew when it is longer than twice what counts in it, and so much more."""
+
+
+LOCK_SECONDS, LOOK_SECONDS = 1.0, 0.05
+"""How long the lock of a file is waited for, which a launcher that looks at it may have for a moment; and how often it is tried."""
 
 
 class JournalError(ValueError):
@@ -75,7 +80,7 @@ def _is_whole(data: bytes | mmap.mmap, at: int, end: int) -> bool:
 
 
 class JournalFile:
-    """An open journal. Whoever opens it sees to it that nobody else has (the launcher's lock).
+    """An open journal, which nobody else has: the launcher has the lock of its name, and this the one of the file, which may have several names.
 
     `doubtful`: the disk has not confirmed what was written, and the next append writes the file anew. `damaged` counts what had to be skipped at the
     opening: stretches without a whole record before the last one, and records that are none of ours.
@@ -91,6 +96,7 @@ class JournalFile:
         self.doubtful = False
         self.damaged = 0
         try:
+            _lock(self._file, self._path)
             self.restored = self._read()
         except BaseException:
             os.close(self._file)
@@ -184,6 +190,7 @@ class JournalFile:
         """What counts alone goes into a new file, which takes the place of the old one when it is whole. Raises OSError: then nothing has changed."""
         new = os.open(self._new, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
+            fcntl.flock(new, fcntl.LOCK_EX | fcntl.LOCK_NB)
             places, end = self._copy(new)
             os.fsync(new)
             self._new.replace(self._path)
@@ -214,6 +221,18 @@ class JournalFile:
 
     def close(self) -> None:
         os.close(self._file)
+
+
+def _lock(file: int, path: Path) -> None:
+    """Held for as long as the file is open. Raises OSError, and JournalError when another process has it."""
+    limit = time.monotonic() + LOCK_SECONDS
+    while True:
+        try:
+            return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > limit:
+                raise JournalError(f"{path} is used by a running cluster, perhaps under another name") from None
+            time.sleep(LOOK_SECONDS)
 
 
 def _write(file: int, data: bytes, offset: int) -> int:

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 import aiohttp
 import msgspec
@@ -10,13 +11,17 @@ from aiohttp import web
 
 from frontend.access import CALLER, Caller
 from frontend.errors import ApiError, ErrorBody
+from frontend.keepers import STAY
 from frontend.record import RECORD
 from frontend.responses.items import Item
+from messages.peers import Stay
+
+S = TypeVar("S", bound=msgspec.Struct)
 
 ANSWER_SECONDS = 5.0
 ACCEPT_SECONDS = 30.0
 """Until the headers of an answer are here; to what may wait for a slow disk, so that it is not taken for refused and sent again."""
-CALLER_HEADER = "X-Pagewire-Caller"
+CALLER_HEADER, STAY_HEADER = "X-Pagewire-Caller", "X-Pagewire-Stay"
 _PASSED = ("Content-Type", "Retry-After", "Cache-Control", "X-Accel-Buffering")
 
 
@@ -25,13 +30,22 @@ def socket_path(run_dir: str, frontend: str) -> str:
     return f"{run_dir}/http-{frontend.removeprefix('frontend')}.sock"
 
 
-def caller_header(caller: Caller) -> str:
-    return base64.b64encode(msgspec.json.encode(caller)).decode("ascii")
+def _packed(value: msgspec.Struct) -> str:
+    return base64.b64encode(msgspec.json.encode(value)).decode("ascii")
+
+
+def _unpacked(header: str, kind: type[S]) -> S:
+    return msgspec.json.decode(base64.b64decode(header, validate=True), type=kind)
 
 
 def read_caller(headers: Mapping[str, str]) -> Caller:
     """Raises ValueError and msgspec.DecodeError for a header that is none of ours."""
-    return msgspec.json.decode(base64.b64decode(headers.get(CALLER_HEADER, ""), validate=True), type=Caller)
+    return _unpacked(headers.get(CALLER_HEADER, ""), Caller)
+
+
+def read_stay(headers: Mapping[str, str]) -> Stay | None:
+    """As `read_caller`; None without such a header."""
+    return _unpacked(headers[STAY_HEADER], Stay) if STAY_HEADER in headers else None
 
 
 class Links:
@@ -73,7 +87,9 @@ class Links:
     async def _asked(self, peer: str, method: str, path: str, http: web.Request, body: bytes | None) -> aiohttp.ClientResponse:
         if not self._serves(peer):
             raise _silent(peer)
-        headers = {CALLER_HEADER: caller_header(http[CALLER]), "X-Request-Id": http[RECORD].request_id, **http[RECORD].trace}
+        headers = {CALLER_HEADER: _packed(http[CALLER]), "X-Request-Id": http[RECORD].request_id, **http[RECORD].trace}
+        if STAY in http:
+            headers[STAY_HEADER] = _packed(http[STAY])
         try:
             async with asyncio.timeout(ANSWER_SECONDS if method == "GET" else ACCEPT_SECONDS):
                 return await self._session(peer).request(method, f"http://{peer}{path}", data=body, headers=headers)

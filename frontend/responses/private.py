@@ -5,28 +5,30 @@ from collections.abc import Awaitable, Callable
 import msgspec
 from aiohttp import web
 
-from frontend.access import CALLER, Caller
+from frontend.access import CALLER
 from frontend.core import Core
-from frontend.errors import ApiError, invalid
-from frontend.middleware import REQUEST_ID, Handler, error_response, request_id
+from frontend.errors import invalid
+from frontend.keepers import STAY
+from frontend.middleware import REQUEST_ID, Handler, answered, request_id
 from frontend.record import RECORD, record_of
 from frontend.responses import routes
-from frontend.responses.links import read_caller
+from frontend.responses.links import read_caller, read_stay
 
 
 def make_private_app(core: Core) -> web.Application:
-    """It counts nothing and logs nothing: the frontend that has the client does."""
+    """It counts nothing and writes no lines: the frontend that has the client does. Errors are those that clients get."""
 
     @web.middleware
     async def outermost(request: web.Request, handler: Handler) -> web.StreamResponse:
         request[REQUEST_ID] = request_id(request.headers.get("X-Request-Id"))
         request[RECORD] = record_of(request, request[REQUEST_ID], ())
         request[routes.FORWARDED] = True
-        try:
-            request[CALLER] = _caller(request)
+
+        async def asked() -> web.StreamResponse:
+            _know(request)
             return await handler(request)
-        except ApiError as error:
-            return error_response(error)
+
+        return await answered(request, asked(), core.args.body_limit)
 
     async def conversation(core: Core, http: web.Request) -> web.StreamResponse:
         items = routes.conversation(core, http, http.match_info["id"])
@@ -49,8 +51,11 @@ def make_private_app(core: Core) -> web.Application:
     return app
 
 
-def _caller(request: web.Request) -> Caller:
+def _know(request: web.Request) -> None:
+    """Who has sent it, and what it counts as, in the words of the frontend that has sent it on."""
     try:
-        return read_caller(request.headers)
+        request[CALLER] = read_caller(request.headers)
+        if (stay := read_stay(request.headers)) is not None:
+            request[STAY] = stay
     except (msgspec.DecodeError, ValueError) as error:
         raise invalid("This socket is for frontends.") from error

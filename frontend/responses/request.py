@@ -4,13 +4,18 @@ from typing import Annotated, Any
 
 import msgspec
 
-from frontend import bodies
+from frontend.core import Core
 from frontend.errors import invalid
-from frontend.responses.body import IN_PROGRESS, QUEUED, ResponseBody
-from frontend.responses.items import Item, chat_prompt
-from frontend.schema import GenerationRequest, Penalty, Seed, Stop, Timeout, TokenLimit, TopK
+from frontend.generation import message_of
+from frontend.responses import fields
+from frontend.responses.asking import chat_of, job_of
+from frontend.responses.body import ResponseBody
+from frontend.responses.items import Item
+from frontend.responses.status import IN_PROGRESS, QUEUED
+from frontend.responses.turns import turns
+from frontend.schema import OPENAI_DEFAULTS, GenerationRequest, Penalty, Seed, Stop, Timeout, TokenLimit, ToolChoice, Tools, TopK, TopLogprobs
 from messages.request import Generate
-from messages.sampling import Probability, SamplingParams, Temperature
+from messages.sampling import Probability, Temperature
 
 MetadataName = Annotated[str, msgspec.Meta(max_length=64)]
 MetadataValue = Annotated[str, msgspec.Meta(max_length=512)]
@@ -23,7 +28,7 @@ class ResponseStreamOptions(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class ResponsesRequest(msgspec.Struct, kw_only=True):
-    """POST /v1/responses. `input`: a string, or a list of messages. What OpenAI's API does not have is as in the other routes."""
+    """POST /v1/responses. `input`: a string, or a list of items. What OpenAI's API does not have is as in the other routes."""
 
     input: Any
     model: str | None = None
@@ -44,6 +49,14 @@ class ResponsesRequest(msgspec.Struct, kw_only=True):
     stream_options: ResponseStreamOptions | None = None
     store: bool = True
     background: bool = False
+    tools: Tools = msgspec.field(default_factory=list)
+    tool_choice: ToolChoice = None
+    parallel_tool_calls: bool = True
+    text: fields.AskedText | None = None
+    reasoning: fields.AskedReasoning | None = None
+    thinking_budget: TokenLimit | None = None
+    include: Annotated[list[str], msgspec.Meta(max_length=16)] = msgspec.field(default_factory=list)
+    top_logprobs: TopLogprobs = 0
     metadata: Annotated[dict[MetadataName, MetadataValue], msgspec.Meta(max_length=16)] = {}
     priority: Annotated[int, msgspec.Meta(ge=-100, le=100)] = 0
     cache_salt: Annotated[str, msgspec.Meta(min_length=1, max_length=256)] | None = None
@@ -60,44 +73,64 @@ class ResponsesRequest(msgspec.Struct, kw_only=True):
         if self.background and not self.store:
             raise invalid("background needs store to be true: who comes back for the response must find it.", "background")
 
-    def _common(self) -> GenerationRequest:
-        """The fields that every generating route has."""
-        return GenerationRequest(
-            max_tokens=self.max_output_tokens,
-            **{name: getattr(self, name) for name in _COMMON},
-        )
-
-    def work(self, items: list[Item], defaults: dict[str, float], tenant: str) -> Generate:
-        """What is asked of the engine, without a frontend and a key, which it gets when sent. `defaults`: the model's own of sampling fields."""
-        common = self._common()
-        return Generate(
-            frontend="",
-            keys=[],
-            seeds=bodies.seeds(self.seed, 1),
-            prompt=chat_prompt(self.instructions, items),
-            sampling=common.sampling(defaults, -1),
-            stop=common.stop_rules(self.max_output_tokens),
-            priority=self.priority,
-            tenant=tenant,
-            cache_salt=self.cache_salt or "",
-        )
-
-    def body(self, name: str, created: int, model: str, sampling: SamplingParams) -> ResponseBody:
-        """The response as it begins, under the id `name`."""
-        return ResponseBody(
-            id=name,
-            created_at=created,
+    def body(self, model: str) -> ResponseBody:
+        """The response as it begins, but for its id, its time and what `work` finds. Raises ApiError 400."""
+        body = ResponseBody(
+            id="",
+            created_at=0,
             status=QUEUED if self.background else IN_PROGRESS,
             background=self.background,
             instructions=self.instructions,
             max_output_tokens=self.max_output_tokens,
             metadata=self.metadata,
             model=model,
+            parallel_tool_calls=self.parallel_tool_calls,
             previous_response_id=self.previous_response_id,
             store=self.store,
-            temperature=sampling.temperature,
-            top_p=sampling.top_p,
+            temperature=OPENAI_DEFAULTS["temperature"],
+            thinking_budget=self.thinking_budget,
+            tool_choice=fields.choice(self.tool_choice),
+            tools=fields.function_tools(self.tools),
+            top_logprobs=self.top_logprobs,
+            top_p=OPENAI_DEFAULTS["top_p"],
         )
+        if self.text is not None:
+            body.text = self.text.settings()
+        if self.reasoning is not None:
+            body.reasoning = self.reasoning.settings()
+        self._check_reasoning(body)
+        return body
+
+    def _check_reasoning(self, body: ResponseBody) -> None:
+        """What its effort means here. Raises ApiError 400 for what cannot go with it."""
+        effort = body.reasoning.effort
+        if effort in (None, fields.NO_EFFORT):
+            return
+        if body.text.format.type != "text":
+            raise invalid("reasoning.effort: an answer of this form has no reasoning.", "reasoning.effort", "unsupported_parameter")
+        if body.thinking_budget is None:
+            body.thinking_budget = fields.BUDGETS[str(effort)]
+        if body.thinking_budget is not None and fields.wants_logprobs(self.include):
+            raise invalid("reasoning.effort: a limited reasoning and logprobs cannot be had together.", "reasoning.effort", "unsupported_parameter")
+
+    def work(self, core: Core, body: ResponseBody, items: list[Item], tenant: str) -> Generate:
+        """What is asked of the engine, without a frontend and a key, which it gets when sent. `body` is told the sampling values that count.
+
+        Raises ApiError 400.
+        """
+        chat = chat_of(body, turns(self.instructions, items))
+        for name in _COMMON:
+            setattr(chat, name, getattr(self, name))
+        chat.max_tokens, chat.logprobs, chat.top_logprobs = self.max_output_tokens, fields.wants_logprobs(self.include), self.top_logprobs
+        if self.top_logprobs and not chat.logprobs:
+            raise invalid(f"top_logprobs needs {fields.LOGPROBS} in include.", "top_logprobs")
+        job = job_of(core, body, chat)
+        chat.check(self.max_output_tokens)
+        work = message_of(core, job, job.prompts[0], tenant)
+        body.temperature, body.top_p = work.sampling.temperature, work.sampling.top_p
+        return msgspec.structs.replace(work, frontend="", incarnation=0, keys=[])
 
 
-_COMMON = tuple(name for name in ResponsesRequest.__struct_fields__ if name in GenerationRequest.__struct_fields__ and name != "stream_options")
+_COMMON = tuple(
+    name for name in ResponsesRequest.__struct_fields__ if name in GenerationRequest.__struct_fields__ and name not in ("model", "stream_options")
+)

@@ -28,7 +28,7 @@ async def open_journal(core: Core, path: str) -> None:
     for restored in file.restored:
         try:
             unfinished += _restore(core, restored)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             file.damaged += 1
             log.error("journal: %s cannot be read: %s", restored.accepted.id, error)
     log.info("journal %s: %d responses, %d of them unfinished; %d damaged records", path, len(file.restored), unfinished, file.damaged)
@@ -36,7 +36,7 @@ async def open_journal(core: Core, path: str) -> None:
 
 
 def _restore(core: Core, restored: Restored) -> bool:
-    """Whether it is to be made again. Raises msgspec.DecodeError."""
+    """Whether it is to be made again. Raises msgspec.DecodeError, and RecursionError for tools that are nested too deeply."""
     accepted, concluded = restored
     body = msgspec.json.decode((concluded or accepted).body, type=ResponseBody)
     items = msgspec.json.decode(accepted.items, type=list[Item])
@@ -47,6 +47,7 @@ def _restore(core: Core, restored: Restored) -> bool:
     job.kept.durable = True
     core.responses.store.begin(job.kept)
     if body.model == core.view.model:
+        job.place = core.keepers.go_on(accepted.key, core.access.limits(accepted.key), job.record)
         start(core, job)
     else:
         message = f"It was accepted for the model {body.model!r}, and this server has {core.view.model!r}."

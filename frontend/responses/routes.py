@@ -13,12 +13,16 @@ from frontend.access import CALLER
 from frontend.core import Core, read_body
 from frontend.errors import ApiError, invalid
 from frontend.json_response import json_response
+from frontend.keepers import STAY
 from frontend.record import RECORD
 from frontend.responses import background
-from frontend.responses.body import COMPLETED, INCOMPLETE, DeletedBody, ItemList, ResponseBody, usage
-from frontend.responses.items import ITEM_BYTES, MAX_ITEMS, Item, memory, read_input
+from frontend.responses.asking import FORM, addressed, job_of
+from frontend.responses.body import DeletedBody, ItemList, ResponseBody, usage
+from frontend.responses.input import read_input
+from frontend.responses.items import ITEM_BYTES, MAX_ITEMS, Item, bare, memory
 from frontend.responses.recorder import Recorder
 from frontend.responses.request import ResponsesRequest
+from frontend.responses.status import COMPLETED, INCOMPLETE
 from frontend.responses.store import Kept
 from frontend.responses.streaming import LiveStream, follow
 from frontend.running import running
@@ -28,19 +32,22 @@ FORWARDED: web.RequestKey[bool] = web.RequestKey("forwarded", bool)
 """Another frontend has sent it here: it is not sent on."""
 DEFAULT_LISTED, MAX_LISTED = 20, 100
 _BOOLEANS = {"true": True, "false": False}
+_FIELDS = {"prompt": "input", "messages": "input", "max_tokens": "max_output_tokens", "response_format": FORM}
+"""The field of this route for one that chat or other processes name."""
 
 
 @dataclass(frozen=True)
 class Draft:
-    """A checked request: its whole input, and what is asked of the engine."""
+    """A checked request: the response as it begins, its whole input, and what is asked of the engine."""
 
     request: ResponsesRequest
-    model: str
+    body: ResponseBody
     items: list[Item]
     work: Generate
 
-    def body(self, name: str, created: int) -> ResponseBody:
-        return self.request.body(name, created, self.model, self.work.sampling)
+    def named(self, name: str, created: int) -> ResponseBody:
+        self.body.id, self.body.created_at = name, created
+        return self.body
 
 
 async def create(core: Core, http: web.Request) -> web.StreamResponse:
@@ -50,35 +57,32 @@ async def create(core: Core, http: web.Request) -> web.StreamResponse:
     core.check_model(request.model)
     request.check()
     if request.background and core.responses.keeper not in ("", core.responses.name) and FORWARDED not in http:
+        core.keepers.pass_on(http[STAY])
         return await core.responses.links.forward(core.responses.keeper, http, raw)
     items = await _items(core, http, request)
-    draft = Draft(request, request.model or core.view.model, items, request.work(items, core.view.sampling_defaults(), http[CALLER].tenant))
     try:
+        body = request.body(request.model or core.view.model)
+        draft = Draft(request, body, items, request.work(core, body, items, http[CALLER].tenant))
         return await (_in_background if request.background else _at_once)(core, http, draft)
     except ApiError as error:
-        error.param = _param(error.param)
+        found = _FIELDS.get((error.param or "").partition("[")[0])
+        if found is not None:
+            error.param, error.message = found, error.message.replace("response_format", FORM)
         raise
-
-
-def _param(name: str | None) -> str | None:
-    """The field of this route for one that other processes name."""
-    if name is not None and name.partition("[")[0] in ("prompt", "messages"):
-        return "input"
-    return "max_output_tokens" if name == "max_tokens" else name
 
 
 async def _items(core: Core, http: web.Request, request: ResponsesRequest) -> list[Item]:
     earlier = [] if request.previous_response_id is None else await _conversation(core, http, request.previous_response_id)
-    items = earlier + read_input(request.input)
+    items = read_input(request.input, earlier)
     if len(items) > MAX_ITEMS or memory(items) > core.args.body_limit + MAX_ITEMS * ITEM_BYTES:
         raise invalid(f"The conversation is too long: it has more than {MAX_ITEMS} items or {core.args.body_limit} bytes.", "input")
     return items
 
 
 async def _in_background(core: Core, http: web.Request, draft: Draft) -> web.StreamResponse:
-    body = draft.body(core.responses.id_prefix + token_hex(16), int(time.time()))
+    body = draft.named(core.responses.id_prefix + token_hex(16), int(time.time()))
     job = background.make_job(core, body, http[CALLER].name, draft.items, draft.work, http[RECORD])
-    await background.accept(core, job)
+    await background.accept(core, job, http[CALLER].limits, http.get(STAY))
     return await follow(http, job.kept.events(), 0) if draft.request.stream else json_response(job.kept.current())
 
 
@@ -86,17 +90,18 @@ async def _at_once(core: Core, http: web.Request, draft: Draft) -> web.StreamRes
     """A response is kept once it has ended well."""
     timeout = core.timeout(draft.request.timeout)
     with running(core, http, core.responses.id_prefix, draft.request.stream, draft.work.priority, timeout) as entry:
-        make = functools.partial(background.addressed, core, draft.model, draft.work)
-        entry.run.generate(make(), make)
-        body = draft.body(entry.id, entry.created)
+        body = draft.named(entry.id, entry.created)
+        job = job_of(core, body)
+        make = functools.partial(addressed, core, body.model, draft.work, job)
+        entry.run.generate(make(), make, job.reading)
 
         def keep() -> None:
             if body.store:
                 core.responses.store.end(Kept(body, http[CALLER].name, draft.items))
 
         if draft.request.stream:
-            return await LiveStream(http, entry, body, keep, core.args.max_unsent_bytes).send()
-        recorder = Recorder(body, _nowhere)
+            return await LiveStream(core, http, entry, body, keep).send()
+        recorder = Recorder(body, _nowhere, lambda: core.view.call_id_length)
         recorder.take(await entry.run.everything())
         recorder.conclude(usage(entry.run))
         keep()
@@ -123,7 +128,7 @@ def conversation(core: Core, http: web.Request, name: str) -> list[Item]:
     if kept.body.status not in (COMPLETED, INCOMPLETE):
         message = f"The response {kept.id!r} is {kept.body.status}: only one that has ended well can be gone on from."
         raise invalid(message, "previous_response_id", "previous_response_unusable")
-    return [*kept.items, *kept.body.output]
+    return [*kept.items, *map(bare, kept.body.output)]
 
 
 async def retrieve(core: Core, http: web.Request) -> web.StreamResponse:

@@ -4,22 +4,21 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from sys import getsizeof
 from typing import Protocol
 
 from frontend.errors import ApiError
-from frontend.responses.body import UNFINISHED, ResponseBody
+from frontend.responses.body import ResponseBody
 from frontend.responses.events import EventLog
 from frontend.responses.items import Item, memory
 from frontend.responses.recorder import Recorder, replay
+from frontend.responses.status import UNFINISHED
+from messages.text import Problem
 
 MAX_ENDED = 4096
 MAX_ENDED_BYTES = 256 << 20
 MAX_RUNNING = 1024
 MAX_RUNNING_BYTES = 256 << 20
 FULL_RETRY_SECONDS = 2.0
-BODY_BYTES = 2000
-"""Of memory that a response takes besides its items, events and instructions, about."""
 
 
 class Stop(Protocol):
@@ -27,6 +26,7 @@ class Stop(Protocol):
 
     async def __call__(self, forget: bool) -> None: ...
     async def halt(self) -> None: ...
+    def fail(self, problem: Problem) -> None: ...
 
 
 @dataclass(eq=False)
@@ -35,7 +35,7 @@ class Kept:
 
     `log` is there in background mode, `recorder` and `stop`, which ends it, while it runs. `durable`: it is in the journal; `written`: whether its
     end is there too.
-    `size`: bytes of memory, about.
+    `size`: bytes of memory, about, but for what it `held` besides while it runs.
     """
 
     body: ResponseBody
@@ -46,6 +46,7 @@ class Kept:
     recorder: Recorder | None = None
     stop: Stop | None = None
     written: "asyncio.Future[bool] | None" = None
+    held: int = 0
     size: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -73,8 +74,7 @@ class Kept:
         return log
 
     def measure(self) -> None:
-        texts = getsizeof(self.body.instructions or "") + memory(self.body.output)
-        self.size = BODY_BYTES + texts + memory(self.items) + (0 if self.log is None else self.log.memory())
+        self.size = self.body.memory() + memory(self.body.output) + memory(self.items) + (0 if self.log is None else self.log.memory())
 
 
 class Store:
@@ -83,6 +83,7 @@ class Store:
     def __init__(self, lost: Callable[[Kept], None] = lambda _: None, max_ended: int = MAX_ENDED, max_bytes: int = MAX_ENDED_BYTES) -> None:
         self.running: dict[str, Kept] = {}
         self.running_bytes = 0
+        self.held_bytes = 0
         self.ended_bytes = 0
         self._lost = lost
         self._max_ended = max_ended
@@ -107,10 +108,32 @@ class Store:
         self.running[kept.id] = kept
         self.running_bytes += kept.size
 
+    def hold(self, kept: Kept, held: int) -> None:
+        """One holds so many bytes now, if it runs."""
+        if kept.id in self.running:
+            self.held_bytes += held - kept.held
+            kept.held = held
+
+    def heaviest(self) -> Kept:
+        """Of those that run: of the key whose hold most, the one that holds most."""
+        of_keys: dict[str, int] = {}
+        for kept in self.running.values():
+            of_keys[kept.key] = of_keys.get(kept.key, 0) + kept.held
+        key = max(of_keys, key=lambda name: of_keys[name])
+        return max((kept for kept in self.running.values() if kept.key == key), key=lambda kept: kept.held)
+
+    def _leave(self, kept: Kept) -> bool:
+        """It does not run any more. False when it did not before."""
+        if kept.id not in self.running:
+            return False
+        self.hold(kept, 0)
+        del self.running[kept.id]
+        self.running_bytes -= kept.size
+        return True
+
     def end(self, kept: Kept) -> None:
         """It has ended, whether it ran in the background or not."""
-        if self.running.pop(kept.id, None) is not None:
-            self.running_bytes -= kept.size
+        self._leave(kept)
         kept.recorder = kept.stop = None
         kept.measure()
         self._ended.setdefault(kept.key, OrderedDict())[kept.id] = kept
@@ -137,9 +160,7 @@ class Store:
 
     def remove(self, kept: Kept) -> None:
         """Nothing of it is known any more."""
-        if self.running.pop(kept.id, None) is not None:
-            self.running_bytes -= kept.size
-        elif kept.id in self._owners:
+        if not self._leave(kept) and kept.id in self._owners:
             self._drop(kept)
 
     def _drop(self, kept: Kept) -> None:

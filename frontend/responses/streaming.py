@@ -1,10 +1,10 @@
 """Events of a response on their way to a client: as they are made, and from those that are kept."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
-import msgspec
 from aiohttp import web
 
+from frontend.core import Core
 from frontend.errors import ApiError, invalid
 from frontend.record import RECORD
 from frontend.register import Entry
@@ -12,8 +12,7 @@ from frontend.responses.body import ResponseBody, usage
 from frontend.responses.events import Event, EventLog, StreamError, wire
 from frontend.responses.recorder import Recorder
 from frontend.sse import OPENING_GRACE_SECONDS, STREAM_HEADERS, Output
-from frontend.streams import Event as Arrived
-from messages.text import Ended, Problem
+from messages.text import Problem
 
 EVENTS_AT_ONCE = 256
 
@@ -21,14 +20,14 @@ EVENTS_AT_ONCE = 256
 class LiveStream:
     """The answer to one request, streamed while it is made. As in `frontend.sse`, no token wakes a task while the client keeps up."""
 
-    def __init__(self, http: web.Request, entry: Entry, body: ResponseBody, ended_well: Callable[[], None], most: int) -> None:
-        """`most` as in `frontend.sse.Output`. `ended_well` is called before the client hears of the end, so that it finds then what it asks for."""
+    def __init__(self, core: Core, http: web.Request, entry: Entry, body: ResponseBody, ended_well: Callable[[], None]) -> None:
+        """`ended_well` is called before the client hears of the end, so that it finds then what it asks for."""
         self._http = http
         self._ended_well = ended_well
-        self._most = most
+        self._most = core.args.security.max_unsent_bytes
         self._run = entry.run
         self._events: list[Event] = []
-        self.recorder = Recorder(body, self._events.append)
+        self.recorder = Recorder(body, self._events.append, lambda: core.view.call_id_length)
 
     async def send(self) -> web.StreamResponse:
         """To the end of the request. Raises ApiError when it is refused before anything was sent."""
@@ -64,23 +63,13 @@ class LiveStream:
 
     def _take(self, behind: bool = False) -> None:
         """`behind`: the client has not kept up."""
-        events = self._run.taken()
-        self.recorder.take(merged(events) if behind else events)
+        self.recorder.take(self._run.taken(), behind)
         self._output.write(self._encoded())
 
     def _encoded(self) -> bytes:
         data = b"".join(map(wire, self._events))
         self._events.clear()
         return data
-
-
-def merged(events: list[Arrived]) -> Iterator[Arrived]:
-    """A slow reader gets fewer, longer deltas."""
-    if events:
-        yield 0, "".join(event if isinstance(event, str) else event.text for _, event in events)
-        index, last = events[-1]
-        if isinstance(last, Ended):
-            yield index, msgspec.structs.replace(last, text="")
 
 
 def problem_of(error: ApiError) -> Problem:

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from frontend.server import DRAIN_SECONDS, GOODBYE_SECONDS
-from launcher.supervisor import STAGE_SECONDS
+from launcher.ending import STAGE_SECONDS
 from messages.cluster import LOADING, STOPPING
 from messages.request import Cancel, Delivered, Detokenize, Generate, TextPrompt, Tokenize, TokenPrompt
 from messages.text import Begun, Ended, FromTokenizer, Problem, Started, TextDelta, Texts, TokenLogprob

@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import tempfile
 import time
 from collections.abc import Iterator
@@ -112,6 +113,26 @@ def test_a_background_response_has_a_line_of_its_own(watched: Watched) -> None:
     answer = watched.frontend.post("/v1/responses", body, {"X-Request-Id": "stopped"})[2]
     watched.frontend.post(f"/v1/responses/{answer['id']}/cancel", {})
     assert watched.line_with(request_id="stopped", status=499)["error"] == "cancelled"
+
+
+def test_bytes_are_those_that_were_sent(watched: Watched) -> None:
+    """Of streams whose writers differ: a chat, a response, and the events of one that is followed."""
+    watched.peers.script = answering
+    background = watched.frontend.post("/v1/responses", {"input": "A", "background": True})[2]["id"]
+    wanted = [
+        ("chat", "POST", CHAT, {"messages": MESSAGES, "stream": True}),
+        ("response", "POST", "/v1/responses", {"input": "A", "stream": True}),
+        ("followed", "GET", f"/v1/responses/{background}?stream=true", None),
+        ("whole", "GET", "/v1/models", None),
+    ]
+    for name, method, path, body in wanted:
+        raw = b"" if body is None else json.dumps(body).encode()
+        with socket.create_connection(("127.0.0.1", watched.frontend.port), timeout=20) as connection:
+            head = f"{method} {path} HTTP/1.1\r\nHost: x\r\nX-Request-Id: sent-{name}\r\nConnection: close\r\nContent-Length: {len(raw)}\r\n\r\n"
+            connection.sendall(head.encode() + raw)
+            with connection.makefile("rb") as answer:
+                received = len(answer.read())
+        assert watched.line(f"sent-{name}")["bytes"] == received, name
 
 
 def test_what_was_refused_counts_no_tokens(watched: Watched) -> None:

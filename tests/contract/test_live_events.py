@@ -5,6 +5,7 @@ import contextlib
 import hashlib
 import http.client
 import json
+import socket
 import tempfile
 import threading
 from array import array
@@ -262,10 +263,19 @@ def test_without_keys_nobody_drains() -> None:
 
 
 def test_an_end_of_the_frontend_ends_its_streams(tmp_path: Path) -> None:
-    with tempfile.TemporaryDirectory(prefix="pw-") as folder, running(Path(folder)) as (frontend, _):
-        opened = Page(frontend.connection(), {})
-        assert opened.next("hello")["keys"] is False
+    """And what was sent on them is in the access log, once."""
+    log = tmp_path / "log"
+    with (
+        tempfile.TemporaryDirectory(prefix="pw-") as folder,
+        running(Path(folder), access_log=str(log)) as (frontend, _),
+        socket.create_connection(("127.0.0.1", frontend.port), timeout=20) as connection,
+        connection.makefile("rb") as answer,
+    ):
+        connection.sendall(b"GET /live/events HTTP/1.1\r\nHost: x\r\n\r\n")
+        received = answer.readline()
+        while b"event: hello" not in received:
+            received += answer.readline()
         assert frontend.terminate() == 0
-        while opened.response.readline():
-            pass
-        opened.close()
+        received += answer.read()
+    (line,) = [line for line in map(json.loads, log.read_text().splitlines()) if line["path"] == "/live/events"]
+    assert line["bytes"] == len(received)

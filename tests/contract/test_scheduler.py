@@ -1,5 +1,6 @@
 """The scheduler process alone, over its real sockets; the test plays supervisor, tokenizers and worker."""
 
+import math
 import os
 import signal
 import subprocess
@@ -18,6 +19,7 @@ from messages.cluster import LOADING, READY, STALLED, STOPPING, ClusterState, Hu
 from messages.plan import ToWorker
 from messages.sampling import SamplingParams
 from messages.tokens import FINISH_ERROR, FromScheduler, Refused, Tokens
+from scheduler.deadlines import FLOOR, STOPPED
 from tests.support.null_worker import NullWorker, reference
 from tests.support.scheduler_bench import Client, arguments, attached, prompt_of
 from transport.columns import pack_i32
@@ -108,7 +110,9 @@ class Neighbours:
         )  # fmt: skip
 
     def publish(self, **incarnations: int) -> None:
-        processes = [ProcessState(name=name, incarnation=number, pid=1, phase=READY) for name, number in incarnations.items()]
+        self.tell([ProcessState(name=name, incarnation=number, pid=1, phase=READY) for name, number in incarnations.items()])
+
+    def tell(self, processes: list[ProcessState]) -> None:
         self._feed.publish(ClusterState(ready=True, phase=READY, reason="", model="m", started=0.0, processes=processes))
 
     def terminate(self) -> str:
@@ -272,6 +276,45 @@ def test_a_silent_worker_makes_the_scheduler_stalled_and_a_result_ready(start: C
     n.until(lambda: 1 in n.clients["tokenizer0"].finish)
     assert_served(n.clients["tokenizer0"], 1, prompt_of(5))
     assert len(n.hung) == 1
+
+
+@pytest.fixture
+def spinning() -> Iterator["subprocess.Popen[bytes]"]:
+    """A process that is at work and says nothing."""
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as process:
+        yield process
+        process.kill()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc")
+def test_a_worker_that_is_slow_is_not_taken_for_hung_and_a_stopped_one_is(
+    start: Callable[..., Neighbours], spinning: "subprocess.Popen[bytes]"
+) -> None:
+    """Both have no heartbeats, as on a machine where nobody gets the processor for seconds."""
+    n = start(step_deadline=60.0)
+    n.until(n.phase(READY))
+    n.admit([1], prompt_of(5), 1)
+    n.until(lambda: 1 in n.clients["tokenizer0"].finish)
+    n.worker_works = False
+    n.admit([2], prompt_of(5, 2), 1)  # a step like the one before
+    silent = [ProcessState(name="worker0", incarnation=0, pid=spinning.pid, phase=STALLED)]
+
+    def told(name: str, least: float) -> Callable[[], bool]:
+        """The cluster's state is told until this gauge is at least so much, or the worker is given up."""
+
+        def seen() -> bool:
+            n.tell(silent)
+            return bool(n.hung) or n.reports[-1].gauges[name] >= least
+
+        return seen
+
+    n.until(told("awaited_seconds", STOPPED + 1.0))
+    if n.hung:  # this machine is so busy that much more time has passed
+        assert n.hung[0].reason.startswith(f"no result for {FLOOR:.0f} s of a step")
+        return
+    spinning.send_signal(signal.SIGSTOP)
+    n.until(told("awaited_seconds", math.inf))
+    assert n.hung[0].reason.startswith(f"no result for {STOPPED:.0f} s of a step")
 
 
 def test_a_restarted_tokenizer_loses_its_sequences(start: Callable[..., Neighbours]) -> None:

@@ -11,7 +11,7 @@ import pytest
 import zmq
 
 from launcher.control import ask
-from launcher.supervisor import STAGE_SECONDS
+from launcher.ending import STAGE_SECONDS
 from messages.cluster import ClusterState, Hung, ProcessReport, StopCommand, Stopping
 from tests.support.supervised import LIMIT, fake, spec
 from transport.reports import CLUSTER_FEED, SUPERVISOR

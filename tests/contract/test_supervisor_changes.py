@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from launcher.control import ask
-from launcher.drain import drain
+from launcher.drain import drain, finish
 from launcher.rundir import Cluster, ClusterInfo
-from messages.change import Declined, DrainCommand, ModelOptions, ReloadCommand, RestartCommand, ResumeCommand
+from messages.change import CancelCommand, Declined, DrainCommand, FinishCommand, ModelOptions, ReloadCommand, RestartCommand, ResumeCommand
 from messages.cluster import ClusterState, Command, ProcessState, StopCommand
 from tests.support.fake_cluster import FakeSpec
 from tests.support.supervised import Fake, fake, spec
@@ -174,6 +174,26 @@ def test_a_model_that_cannot_be_loaded_gives_way_to_the_old_one(cluster: Fake) -
     assert state.model == "fake"
 
 
+def test_a_reload_is_taken_back_while_it_waits_and_while_it_loads(cluster: Fake) -> None:
+    run_dir, serving = cluster.run_dir, cluster.state().serving
+    assert refused(run_dir, CancelCommand()) == "no reload is going on"
+    has(run_dir, 1, 1)
+    before = incarnations(cluster.state())
+    told(run_dir, reload("new"))
+    state = told(run_dir, CancelCommand())
+    assert (changes(state), state.serving, incarnations(state)) == ((False, False, False), serving, before)
+    assert state.change is not None
+    assert (state.change.phase, state.change.error) == ("failed", "it was cancelled")
+    has(run_dir, 0, 0)
+    told(run_dir, reload("slow"))
+    cluster.wait_for(lambda state: state.change is not None and state.change.phase == "loading" and one(state, "worker0").phase == "loading")
+    assert "`cluster reload --cancel`" in refused(run_dir, reload("new"))
+    assert told(run_dir, CancelCommand()).holding
+    state = settled(cluster)
+    assert state.change is not None
+    assert (state.model, state.change.error, changes(state)) == ("fake", "it was cancelled", (False, False, False))
+
+
 def one(state: ClusterState, name: str) -> ProcessState:
     return next(process for process in state.processes if process.name == name)
 
@@ -223,6 +243,38 @@ def test_the_first_signals_grace_is_bounded_and_the_second_one_kills(run_dir: Pa
             cluster.process.send_signal(signal.SIGTERM)
         assert cluster.end() == (130 if second else 0)
         assert time.monotonic() - began < 10.0
+
+
+def test_a_stop_that_lets_all_finish_is_not_taken_back(run_dir: Path) -> None:
+    """Not by `cluster resume`, and not by the end of the command that asked for it."""
+    with ready(run_dir) as cluster:
+        has(run_dir, 2, 1)
+        assert changes(told(run_dir, FinishCommand())) == (True, False, False)
+        cluster.wait_for(lambda state: state.reason == "draining: 1 running, 1 queued")
+        assert [refused(run_dir, command) for command in (ResumeCommand(), reload("new"))] == ["the cluster is stopping"] * 2
+        assert cluster.state().draining
+        has(run_dir, 0, 0)
+        assert finish(handle(cluster), None)
+        assert cluster.end() == 0
+
+
+def test_a_stop_that_lets_all_finish_may_be_given_less_time(run_dir: Path) -> None:
+    with ready(run_dir) as cluster:
+        has(run_dir, 1, 1)
+        told(run_dir, FinishCommand())
+        assert not finish(handle(cluster), 0.3)
+        assert cluster.end() == 0
+
+
+@pytest.mark.slow
+def test_what_does_not_come_back_after_a_failed_reload_ends_the_cluster_with_a_sentence(run_dir: Path) -> None:
+    """The new model does not load, and then the old one hangs when it is started again."""
+    with ready(run_dir, processes=processes(run_dir, "fake", hang_starts=(3,)), startup_timeout=10.0) as cluster:
+        told(run_dir, reload("bad"))
+        message = cluster.until("failed")
+        assert message.startswith("the reload failed (worker0 ended while starting (exit code 3): RuntimeError: the weights are not there), and what")
+        assert "does not come back: no progress for 10 s: worker0 " in message
+        assert cluster.end() == 1
 
 
 def test_a_stop_in_the_middle_of_a_reload(run_dir: Path) -> None:

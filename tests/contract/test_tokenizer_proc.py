@@ -341,7 +341,7 @@ def test_a_lost_token_ends_the_sequence(byte: Neighbours) -> None:
     ended = byte.hear()
     assert isinstance(ended, Ended)
     assert ended.problem is not None
-    assert (ended.problem.code, ended.problem.passing) == ("interrupted", True)
+    assert (ended.problem.code, ended.problem.passing) == ("request_interrupted", True)
     assert byte.scheduled() == Abort([3], finished=True)
 
 

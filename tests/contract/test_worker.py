@@ -33,13 +33,13 @@ M = TypeVar("M")
 class Neighbours:
     """The supervisor's and the scheduler's inboxes, and the worker between them."""
 
-    def __init__(self, args: WorkerArgs) -> None:
+    def __init__(self, args: WorkerArgs, package: str = "worker") -> None:
         self._context: zmq.Context[Any] = zmq.Context()
         self.supervisor: Inbox[ProcessReport] = Inbox(self._context, args.run_dir, "supervisor", ToSupervisor)
         self.scheduler: Inbox[FromWorker] = Inbox(self._context, args.run_dir, "scheduler", FromWorker)
         self.outbox = Outbox(self._context, args.run_dir, args.name)
         environment = {**os.environ, "PYTHONPATH": str(ROOT), ARGUMENTS_VARIABLE: msgspec.json.encode(args).decode()}
-        self.process = subprocess.Popen([sys.executable, "-P", "-m", "worker"], env=environment, cwd="/", stderr=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen([sys.executable, "-P", "-m", package], env=environment, cwd="/", stderr=subprocess.PIPE, text=True)
         self.reports: list[ProcessReport] = []
 
     def report(self, wanted: Callable[[ProcessReport], bool]) -> ProcessReport:
@@ -199,6 +199,21 @@ def test_weights_that_a_cpu_does_not_take(models: Path, run_dir: Path) -> None:
     try:
         assert "--weights fp8 needs a GPU" in play.report(lambda report: report.phase == DEAD).detail
         assert play.process.wait(timeout=PATIENCE) == 1
+    finally:
+        play.close()
+
+
+def test_a_device_that_fails_is_told_of_before_anything_is_taken_down(models: Path, run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which may last for ever: the process is not taken for hung before it has said why it ends, and ends."""
+    monkeypatch.setenv("PAGEWIRE_TEST_BREAK", f"error:1:{run_dir / 'broken'}")
+    play = Neighbours(worker_args(models / "dice-byte", run_dir, kv_tokens=1024), "tests.support.broken_worker")
+    try:
+        play.attach(1)
+        play.outbox.send(Planner(1).start(Row(slot=0, prompt=[5], blocks=[0])))
+        said = play.report(lambda report: report.phase == DEAD).detail
+        assert said == "the device failed, the process ends and its sequences run again: CUDA error: an illegal memory access was encountered"
+        assert play.process.wait(timeout=PATIENCE) == 1
+        assert said in play.process.communicate(timeout=PATIENCE)[1]
     finally:
         play.close()
 

@@ -4,7 +4,8 @@ HOW `kill` (a segmentation fault) and `stop` (SIGSTOP, as if it hung) are done w
 WHEN, which are joined by commas, one after the other; each time a line is added to FILE. Any other HOW is done once, before plan number WHEN of
 the process; then FILE is made.
 
-These are `sleep` (for ever, while heartbeats go on), `error` (the engine says that its device failed), `memory` (none is left for that step),
+These are `sleep` (for ever, while heartbeats go on), `error` (the engine says that its device failed, and from then on nothing of the process can be
+taken down in order), `memory` (none is left for that step),
 and on a GPU `assert` (an assertion of a kernel fails) and `address` (a block table that leads outside all memory).
 """
 
@@ -22,6 +23,7 @@ from messages.plan import Prefills, StepPlan
 from transport.columns import pack_i32, view_i32
 from worker.__main__ import main
 from worker.engine import DeviceError, StepError
+from worker.grammars import Grammars
 from worker.load import load_engine
 
 SIGNALS = {"kill": signal.SIGSEGV, "stop": signal.SIGSTOP}
@@ -77,10 +79,12 @@ class Breaking:
             torch.cuda.set_per_process_memory_fraction(1.0)
         self._reset()
 
-    def _sleep(self) -> None:
+    def _sleep(self, *_: object) -> None:
         time.sleep(3600)
 
     def _error(self) -> None:
+        self._engine.close = self._sleep
+        setattr(Grammars, "close", self._sleep)  # noqa: B010
         raise DeviceError("CUDA error: an illegal memory access was encountered")
 
     def _memory(self) -> None:

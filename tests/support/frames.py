@@ -7,7 +7,7 @@ import msgspec
 from msgspec import inspect
 
 from messages.admit import FromTokenizerProc
-from messages.change import DrainCommand, ReloadCommand, RestartCommand, ResumeCommand
+from messages.change import CancelCommand, DrainCommand, FinishCommand, ReloadCommand, RestartCommand, ResumeCommand
 from messages.cluster import Command, Hung, StopCommand, ToSupervisor
 from messages.peers import FromPeer
 from messages.plan import Attach, Shutdown, ToWorker
@@ -26,7 +26,7 @@ INBOXES: dict[str, tuple[Any, ...]] = {
     "supervisor": (ToSupervisor,),
     "control": (Command,),
 }
-ORDERS = (Attach, Hung, Shutdown, StopCommand, DrainCommand, ResumeCommand, ReloadCommand, RestartCommand)
+ORDERS = (Attach, Hung, Shutdown, StopCommand, DrainCommand, ResumeCommand, ReloadCommand, RestartCommand, CancelCommand, FinishCommand)
 """Obeyed when they are whole, whoever sends them: who gets into the run directory is trusted. They are not among the frames."""
 
 

@@ -25,6 +25,7 @@ from messages.explain import Explain
 from messages.request import Cancel, Detokenize, FromFrontend, Generate, Tokenize
 from messages.text import Detokenized, Ended, FromTokenizer, Started, TextDelta, Tokenized
 from transport.reports import CLUSTER_FEED, SUPERVISOR
+from transport.security import Security
 from transport.sockets import Feed, Inbox, Outbox
 from transport.tls import pinned_context
 
@@ -154,7 +155,8 @@ class Peers:
 
 
 def start(run_dir: Path, port: int, body_limit: int, log: IO[str], **more: Any) -> subprocess.Popen[str]:
-    """The frontend process; its log goes to the open file `log`. `more`: other arguments of it."""
+    """The frontend process; its log goes to the open file `log`. `more`: other arguments of it, and those of its `Security`."""
+    security = Security(**{field: more.pop(field) for field in Security.__struct_fields__ if field in more})
     args = FrontendArgs(
         name=more.pop("name", FRONTEND),
         incarnation=1,
@@ -165,6 +167,7 @@ def start(run_dir: Path, port: int, body_limit: int, log: IO[str], **more: Any) 
         tokenizers=["tokenizer0"],
         created=1_700_000_000,
         body_limit=body_limit,
+        security=security,
         **more,
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PAGEWIRE_PROCESS": msgspec.json.encode(args).decode()}

@@ -2,8 +2,11 @@
 
 import msgspec
 
-from frontend.responses.body import QUEUED, ResponseBody
-from frontend.responses.items import chat_prompt, said
+from frontend.conversation import chat_prompt
+from frontend.responses.body import ResponseBody
+from frontend.responses.items import said
+from frontend.responses.status import QUEUED
+from frontend.responses.turns import turns
 from messages.journal import Accepted, Concluded, Record
 from messages.request import Generate
 from messages.sampling import SamplingParams, StopRules
@@ -34,7 +37,13 @@ def accepted(number: int, text: str = "A", key: str = "alice") -> Accepted:
     """The record of a response that asks `text` with seed `number`."""
     items = [said(text, "user")]
     work = Generate(
-        frontend="", keys=[], seeds=[number], prompt=chat_prompt(None, items), sampling=SamplingParams(), stop=StopRules(max_tokens=8), tenant=key
+        frontend="",
+        keys=[],
+        seeds=[number],
+        prompt=chat_prompt(turns(None, items), True),
+        sampling=SamplingParams(),
+        stop=StopRules(max_tokens=8),
+        tenant=key,
     )
     return Accepted(id=name_of(number), key=key, body=msgspec.json.encode(body_of(number)), items=msgspec.json.encode(items), work=work)
 

@@ -22,6 +22,7 @@ import aiohttp
 import psutil
 import pytest
 
+from frontend.register import MAX_ENDED
 from tests.support.cluster import Cluster, running_cluster
 from tests.support.figures import busy
 from tests.support.probes import MIB, ends, take
@@ -29,6 +30,8 @@ from tests.support.waiting import until
 
 SECONDS = float(os.environ.get("PAGEWIRE_CHAOS_SECONDS", "30"))
 SEED = int(os.environ.get("PAGEWIRE_CHAOS_SEED", "1"))
+LONG = 120.0
+"""From so many seconds on there are enough rounds for drift to tell from filling up."""
 STREAMS = 64
 PAUSE = 2.0, 4.0
 VICTIMS = ("worker0", "tokenizer0", "scheduler")
@@ -87,6 +90,17 @@ class Chaos:
                     counted = event["usage"]["completion_tokens"] if event["usage"] else counted
         assert (finish, counted) == ("length", self.tokens)
         return text
+
+    async def fill_record(self, session: aiohttp.ClientSession) -> None:
+        """As many requests as a frontend remembers: until then it grows by 3 MiB, its cards lying scattered among what has gone."""
+        left = iter(range(MAX_ENDED))
+
+        async def client() -> None:
+            for _ in left:
+                async with session.post("/v1/completions", json={"model": self.cluster.model, "prompt": "a", "max_tokens": 1}) as response:
+                    assert response.status == 200, await response.text()
+
+        await asyncio.gather(*(client() for _ in range(STREAMS)))
 
     async def keep_asking(self, session: aiohttp.ClientSession, number: int, ends: float) -> None:
         while time.monotonic() < ends:
@@ -150,6 +164,8 @@ async def test_every_text_is_that_of_an_undisturbed_run(
         async with aiohttp.ClientSession(
             cluster.url, timeout=aiohttp.ClientTimeout(total=LONGEST_ANSWER), connector=aiohttp.TCPConnector(limit=0)
         ) as session:
+            if SECONDS >= LONG:
+                await chaos.fill_record(session)
             chaos.expected = list(await asyncio.gather(*(chaos.ask(session, number) for number in range(STREAMS))))
             survivors = [psutil.Process(pid) for pid in (cluster.pids()["frontend0"], cluster.pid)]
             descriptors = [process.num_fds() for process in survivors]

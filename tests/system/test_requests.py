@@ -70,7 +70,7 @@ def test_requests_are_explained_and_cancelled(models: Path) -> None:
         wait_until(lambda: choice(cluster, "first")["state"] == "decode")
         second = Client(cluster, "second", max_tokens=5, cache_salt="salt", priority=2)
         wait_until(lambda: choice(cluster, "second").get("waits_for") == "slot")
-        wait_until(lambda: choice(cluster, "second").get("first_token_seconds"))  # a step must have been measured
+        wait_until(lambda: choice(cluster, "second").get("first_token_seconds") is not None)  # a step must have been measured
         os.kill(worker, signal.SIGSTOP)
         try:
             waiting, running = choice(cluster, "second"), choice(cluster, "first")

@@ -123,6 +123,33 @@ def test_anthropics_client(calling: Cluster) -> None:
             assert "".join(stream.text_stream) == "".join(ANSWER)
 
 
+def test_an_agent_that_asks_for_responses(client: openai.OpenAI) -> None:
+    """The call and its result stay with the server, which is told of the result alone; the second answer is made in the background."""
+    tools: Any = [{"type": "function", "name": "calculator", "parameters": PARAMETERS, "strict": True}]
+    ask: Any = {"model": "calls", "tools": tools, "temperature": 0}
+    with client.responses.stream(input="What is 6 * 7?", include=["message.output_text.logprobs"], **ask) as stream:
+        first: Any = stream.get_final_response()
+    assert [item.type for item in first.output] == ["reasoning", "function_call"]
+    assert first.output[0].content[0].text == "Let me think about it."
+    assert (first.output[1].arguments, first.output[1].parsed_arguments) == (ARGUMENTS, {"expression": "6 * 7"})
+    assert first.usage.output_tokens_details.reasoning_tokens == 6
+    result: Any = {"type": "function_call_output", "call_id": first.output[1].call_id, "output": "42"}
+    ask |= {"input": [result], "include": ["message.output_text.logprobs"], "top_logprobs": 1}
+    events: Any = client.responses.create(previous_response_id=first.id, background=True, stream=True, **ask)
+    seen = list(events)
+    second: Any = client.responses.retrieve(seen[0].response.id)
+    assert second.output_text == "".join(ANSWER)
+    scores = second.output[0].content[0].logprobs
+    assert [(score.token, len(score.top_logprobs)) for score in scores] == [(token, 1) for token in ANSWER]
+    assert [score.to_dict() for event in seen if event.type == "response.output_text.delta" for score in event.logprobs] == [
+        score.to_dict() for score in scores
+    ]
+    stateless = client.responses.create(**ask | {"input": [{"role": "user", "content": "What is 6 * 7?"}, *first.output, result]})
+    assert stateless.output_text == second.output_text
+    assert stateless.usage is not None
+    assert stateless.usage.input_tokens == second.usage.input_tokens
+
+
 def test_the_example(calling: Cluster) -> None:
     command = [sys.executable, str(AGENT), "--url", calling.url, "What is 6 * 7?"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)

@@ -147,6 +147,7 @@ def test_huge_limits_are_cut_to_what_the_wire_carries() -> None:
         ("messages", "A"),
         ("messages", ["A"]),
         ("messages", None),
+        ("response_format", {"type": "x" * 5000}),
         ("logprobs", 5),
         ("top_logprobs", 21),
         ("model", 5),
@@ -156,6 +157,7 @@ def test_wrong_values_name_their_field(field: str, value: Any) -> None:
     with pytest.raises(ApiError) as caught:
         chat(**{field: value})
     assert (caught.value.status, caught.value.param) == (400, field)
+    assert len(caught.value.message) < 500
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ def test_any_json(send: Send, path: str, value: Any, streamed: Any) -> None:
     check(send(path, json.dumps(body).encode("utf-8", "surrogatepass")))
     if isinstance(body, dict):
         needed = {name: GOOD[name] for name in GOOD if name in FIELDS and name not in body}
-        own = {"/v1/chat/completions": "messages", "/v1/embeddings": "input", "/detokenize": "tokens"}.get(path, "prompt")
+        own = {"/v1/chat/completions": "messages", "/v1/embeddings": "input", "/v1/responses": "input", "/detokenize": "tokens"}.get(path, "prompt")
         check(send(path, json.dumps({own: needed.get(own, GOOD[own])} | body).encode()))
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from frontend.errors import ApiError
 from frontend.live.history import KEPT, SERIES, History, percentile
-from frontend.live.hub import MOST_VIEWERS, Hub
+from frontend.live.hub import MOST_OF_A_KEY, MOST_VIEWERS, Hub
 from frontend.live.processes import Processes
 from messages.cluster import DEAD, READY, ClusterState, ProcessState
 from tests.unit.test_frontend_service import make_core
@@ -71,14 +71,23 @@ def test_processes_have_uptimes_and_processor_time() -> None:
 
 
 async def test_pages_are_bounded() -> None:
+    """A key has a share of them, and administrators have pages of their own, so that nobody keeps the others out."""
     core = make_core()
     hub = Hub("/nowhere", core.view, core.metrics, core.register)
-    viewers = [hub.join(None) for _ in range(MOST_VIEWERS)]
-    with pytest.raises(ApiError) as refused:
-        hub.join(None)
-    assert refused.value.status == 503
-    hub.leave(viewers[0])
-    viewers[0] = hub.join("alice")
+
+    def refused(owner: str | None) -> tuple[int, str | None]:
+        with pytest.raises(ApiError) as error:
+            hub.join(owner)
+        return error.value.status, error.value.headers()["Retry-After"]
+
+    viewers = [hub.join("alice") for _ in range(MOST_OF_A_KEY)]
+    assert refused("alice") == (429, "10")
+    viewers += [hub.join(f"key{number}") for number in range(MOST_VIEWERS - MOST_OF_A_KEY)]
+    assert refused("bob") == (503, "10")
+    viewers += [hub.join(None) for _ in range(MOST_VIEWERS)]
+    assert refused(None) == (503, "10")
+    hub.leave(viewers.pop(0))
+    viewers.append(hub.join("bob"))
     for viewer in viewers:
         hub.leave(viewer)
     hub.leave(viewers[0])

@@ -57,9 +57,9 @@ CLI = {
     "top": "--interval --once --port --url",
     "cluster drain": "--port --wait",
     "cluster reload": (
-        "--block-size --chat-template --chunk-tokens --deterministic --device --dtype --dummy-weights --generation-config --gpu-memory-utilization "
-        "--kv-dtype --kv-tokens --max-context --max-slots --max-step-tokens --model --now --port --prefix-cache --reasoning-parser --run-ahead "
-        "--served-model-name --target-itl --threads --tool-parser --wait --weights"
+        "--block-size --cancel --chat-template --chunk-tokens --deterministic --device --dtype --dummy-weights --generation-config "
+        "--gpu-memory-utilization --kv-dtype --kv-tokens --max-context --max-slots --max-step-tokens --model --now --port --prefix-cache "
+        "--reasoning-parser --run-ahead --served-model-name --target-itl --threads --tool-parser --wait --weights"
     ),
     "cluster restart": "--port --wait",
     "cluster resume": "--port",

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from frontend.responses import journal_file
-from frontend.responses.journal_file import TITLE, JournalError, JournalFile, framed, pack, whole_records
-from messages.journal import Accepted, Concluded, Deleted, Record
+from frontend.responses.journal_file import JournalError, JournalFile, framed, pack, whole_records
+from messages.journal import TITLE, Accepted, Concluded, Deleted, Record
 from tests.support.journal_records import accepted, concluded, name_of, plain
 
 Known = dict[str, tuple[bytes, bytes | None]]
@@ -116,6 +116,22 @@ def test_the_file_is_its_owners_alone_and_nobody_elses_file_is_touched(tmp_path:
     with pytest.raises(JournalError, match="is not a journal"):
         JournalFile(tmp_path / "letter")
     assert (tmp_path / "letter").read_text() == "Dear all, this is no journal."
+
+
+def test_two_names_of_a_file_are_one_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal_file, "LOCK_SECONDS", 0.1)
+    file = JournalFile(tmp_path / "journal")
+    (tmp_path / "other").hardlink_to(tmp_path / "journal")
+    with pytest.raises(JournalError, match="is used by a running cluster"):
+        JournalFile(tmp_path / "other")
+    file.append([accepted(1)])
+    file._write_anew()
+    (tmp_path / "again").hardlink_to(tmp_path / "journal")
+    with pytest.raises(JournalError, match="is used by a running cluster"):
+        JournalFile(tmp_path / "again")
+    JournalFile(tmp_path / "other").close()  # is what the journal was then
+    file.close()
+    JournalFile(tmp_path / "again").close()
 
 
 def test_what_no_longer_counts_leaves_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

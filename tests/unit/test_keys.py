@@ -13,9 +13,10 @@ from frontend.connections import room_for
 from frontend.errors import ApiError
 from launcher.cli import main
 from launcher.errors import LauncherError
-from launcher.security import Security, security_from
+from launcher.security import security_from, with_own_key
 from transport.key_file import KeyFileError, KeyLimits, given_key, new_key, parse, read_keys, salt_of
 from transport.private_file import PrivateFileError
+from transport.security import Security
 
 HASH = "sha256$" + "0" * 16 + "$" + "0" * 64
 
@@ -206,10 +207,10 @@ def test_a_start_checks_what_it_is_told(tmp_path: Path, monkeypatch: pytest.Monk
     make_file(path, "alice")
     security = security_from(start_options(api_keys=str(path)))
     assert security.keyed
-    key, known = security.with_own_key()
+    key, known = with_own_key(security)
     assert key is not None
     assert Access(known.api_keys, known.key_lines).caller({"x-api-key": key}).owner is None
-    assert security_from(start_options()).with_own_key() == (None, Security())
+    assert with_own_key(security_from(start_options())) == (None, Security())
     for options, words in (
         ({"api_keys": str(tmp_path / "none")}, "No such file"),
         ({"tls_cert": "x"}, "belong together"),

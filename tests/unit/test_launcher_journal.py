@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from frontend.responses.journal_file import JournalFile
 from launcher import journal
 from launcher.errors import LauncherError
 from launcher.journal import journal_from, journal_lock
 from launcher.specs import ClusterOptions, cluster_specs
+from messages.journal import TITLE
 
 
 def test_none_is_none() -> None:
@@ -35,6 +37,31 @@ def test_what_is_no_file_of_ours_alone_is_refused(tmp_path: Path) -> None:
         assert error.value.code == 2
     (tmp_path / "open").chmod(0o600)
     assert journal_from(str(tmp_path / "open")) == str(tmp_path / "open")
+
+
+@pytest.mark.parametrize(("content", "good"), [(b"", True), (TITLE[:5], True), (TITLE + b"x", True), (b"Dear all", False), (b"pagewire j\n", False)])
+def test_what_is_no_journal_is_refused_before_anything_is_started(tmp_path: Path, content: bytes, good: bool) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    path.chmod(0o600)
+    if good:
+        assert journal_from(str(path)) == str(path)
+    else:
+        with pytest.raises(LauncherError, match="is not a journal of this program") as error:
+            journal_from(str(path))
+        assert error.value.code == 2
+    assert path.read_bytes() == content
+
+
+def test_a_journal_in_use_is_known_by_any_of_its_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "PATIENCE_SECONDS", 0.1)
+    file, other = JournalFile(tmp_path / "journal"), tmp_path / "other"
+    other.hardlink_to(tmp_path / "journal")
+    with pytest.raises(LauncherError, match="is used by a running cluster") as error:
+        journal_from(str(other))
+    assert error.value.code == 2
+    file.close()
+    assert journal_from(str(other)) == str(other)
 
 
 def test_a_second_cluster_is_refused_until_the_last_process_of_the_first_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

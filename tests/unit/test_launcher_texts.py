@@ -12,12 +12,12 @@ from launcher.display import TerminalAudience, ready_text, status_key, status_te
 from launcher.errors import LauncherError
 from launcher.progress import ByteBar, StatusLine
 from launcher.rundir import Cluster, ClusterInfo
-from launcher.security import Security
 from launcher.specs import ClusterOptions, cluster_specs
 from launcher.start import free_port, options_from
 from launcher.status import duration, status_document, status_table
 from messages.cluster import SAMPLE, ClusterState, ProcessState
 from scheduler.args import SchedulerArgs
+from transport.security import Security
 
 
 class Terminal(io.StringIO):

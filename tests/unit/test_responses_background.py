@@ -1,6 +1,7 @@
 """Background responses beside the engine's line: a bounded number is in it, the others wait here in order."""
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +14,19 @@ from frontend.cluster import ClusterView
 from frontend.core import Core
 from frontend.dispatcher import Dispatcher
 from frontend.metrics import Metrics
-from frontend.responses import background
-from frontend.responses.events import EventLog, OutputTextDelta
-from frontend.responses.journal_file import TITLE, JournalError, pack
+from frontend.responses import background, volume
+from frontend.responses.events import EventLog, OutputTextDelta, ResponseFailed
+from frontend.responses.fields import AskedReasoning
+from frontend.responses.items import Message
+from frontend.responses.journal_file import JournalError, pack
 from frontend.responses.request import ResponsesRequest
 from frontend.responses.restoring import open_journal
 from frontend.responses.store import Kept
-from frontend.responses.streaming import merged
 from frontend.service import make_app
 from messages.cluster import READY, ClusterState, ProcessState
-from messages.journal import Record
+from messages.journal import TITLE, Record
 from messages.request import Generate
-from messages.text import Ended, Started, TextDelta
+from messages.text import Ended, Started, TextDelta, TokenLogprob
 from tests.support.journal_records import accepted, concluded, name_of
 
 
@@ -40,20 +42,25 @@ class Tokenizer:
         return True
 
 
-def make_core(tokenizer: Tokenizer, model: str = "m") -> Core:
+FACTS: dict[str, int | float | str] = {"tool_parser": "hermes", "reasoning_parser": "think", "thinking_switch": "enable_thinking"}
+
+
+def make_core(tokenizer: Tokenizer, model: str = "m", facts: dict[str, int | float | str] | None = None) -> Core:
     args = FrontendArgs(name="frontend0", incarnation=1, run_dir="", host="", port=0, model_name=model, tokenizers=["tokenizer0"], created=0)
     view = ClusterView(args.tokenizers)
     scheduler = ProcessState(name="scheduler", incarnation=1, pid=2, phase=READY, facts={"context": 100})
-    processes = [ProcessState(name="tokenizer0", incarnation=1, pid=1, phase=READY), scheduler]
+    processes = [ProcessState(name="tokenizer0", incarnation=1, pid=1, phase=READY, facts=facts or {}), scheduler]
     view.update(ClusterState(ready=True, phase=READY, reason="", model=model, started=0.0, processes=processes))
     metrics = Metrics("m", view)
     return Core(args, view, metrics, Dispatcher("frontend0", {"tokenizer0": tokenizer}, view, metrics))
 
 
-async def begin(core: Core, number: int) -> Kept:
-    request = ResponsesRequest(input="A", background=True, seed=number)
-    work = request.work([], {}, "")
-    job = background.make_job(core, request.body(name_of(number), 0, "m", work.sampling), "", [], work)
+async def begin(core: Core, number: int, key: str = "", **more: Any) -> Kept:
+    request = ResponsesRequest(input="A", background=True, seed=number, **more)
+    body = request.body("m")
+    work = request.work(core, body, [], "")
+    body.id = name_of(number)
+    job = background.make_job(core, body, key, [], work)
     await background.accept(core, job)
     return job.kept
 
@@ -123,6 +130,48 @@ async def test_a_journal_is_taken_up_as_far_as_it_can_be_read(tmp_path: Path) ->
         await open_journal(make_core(tokenizer, "tiny"), str(tmp_path))
 
 
+async def test_a_journal_keeps_how_an_answer_is_asked_and_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tools, what of them is called, reasoning and log probabilities: those of one that is made again, and of one that has ended. Of a third one
+    there are more log probabilities than the journal takes."""
+    tools = [{"type": "function", "name": "add", "parameters": {"type": "object"}, "strict": True}]
+    first, second = Tokenizer(), Tokenizer()
+    core = make_core(first, facts=FACTS)
+    await open_journal(core, str(tmp_path / "journal"))
+    choice: Any = {"type": "function", "name": "add"}
+    left = await begin(core, 0, tools=tools, tool_choice=choice, reasoning=AskedReasoning(effort="low"))
+    done, long = [await begin(core, number, tools=tools, include=["message.output_text.logprobs"]) for number in (1, 2)]
+    await settled()
+    said, score = 'Hm.<tool_call>{"name": "add", "arguments": {}}</tool_call>', TokenLogprob(7, b"Hm.", -0.5, [])
+    answer(core, first.asked[1], text=said, logprobs=[score], ids=[7], tokens=1)
+    await settled()
+    before = msgspec.json.encode(done.body)
+    assert [item.status for item in done.body.output] == ["completed", "completed"]
+    assert b'"token":"Hm."' in before
+    monkeypatch.setattr(background, "MAX_JSON_BYTES", len(before) + 100)
+    answer(core, first.asked[2], text="Hm." * 50, logprobs=[score] * 50, ids=[7], tokens=1)
+    await settled()
+    await background.close(core)
+    core = make_core(second, facts=FACTS)
+    await open_journal(core, str(tmp_path / "journal"))
+    await settled()
+    kept = [core.responses.store.find(each.id, None) for each in (left, done, long)]
+    assert kept[1] is not None
+    assert kept[2] is not None
+    assert msgspec.json.encode(kept[1].body) == before
+    assert json.loads(msgspec.json.encode(kept[2].body.output))[0]["content"] == [
+        {"type": "output_text", "text": "Hm." * 50, "annotations": [], "logprobs": []}
+    ]
+    again, sent = (msgspec.structs.replace(each.asked[0], keys=[]) for each in (second, first))
+    assert msgspec.msgpack.encode(again) == msgspec.msgpack.encode(sent)
+    assert sent.constraint is not None
+    assert sent.opening == "<think>"
+    answer(core, second.asked[0], text=f"<think>Two.</think>{said}")
+    await settled()
+    assert kept[0] is not None
+    assert [type(item).__struct_config__.tag for item in kept[0].body.output] == ["reasoning", "message", "function_call"]
+    await background.close(core)
+
+
 async def test_events_that_are_gone_are_said_to_be() -> None:
     """At once when the first that is asked for is gone, and in the stream when a reader falls behind what is kept."""
     core = make_core(Tokenizer())
@@ -142,11 +191,49 @@ async def test_events_that_are_gone_are_said_to_be() -> None:
     await background.close(core)
 
 
-def test_a_slow_reader_gets_one_delta_for_all_that_waits() -> None:
-    end = Ended(key=1, finish="length", text="C")
-    assert list(merged([(0, "A"), (0, TextDelta(1, "B", [7])), (0, end)])) == [(0, "ABC"), (0, msgspec.structs.replace(end, text=""))]
-    assert list(merged([(0, "A"), (0, "B")])) == [(0, "AB")]
-    assert list(merged([])) == []
+def say(core: Core, message: Generate, text: str) -> None:
+    core.dispatcher.receive(Started(message.keys[0], 1))
+    core.dispatcher.receive(TextDelta(message.keys[0], text, [7]))
+
+
+async def test_one_that_holds_too_much_is_ended_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(volume, "MAX_BYTES", 5000)
+    tokenizer = Tokenizer()
+    core = make_core(tokenizer)
+    kept = [await begin(core, number) for number in range(2)]
+    await settled()
+    for text in ("A" * 2500, "B" * 2500, "C"):
+        say(core, tokenizer.asked[0], text)
+        await settled()
+    assert (kept[0].body.status, kept[0].body.error and kept[0].body.error.code) == ("failed", "response_too_large")
+    assert [part.text for item in kept[0].body.output if isinstance(item, Message) for part in item.content] == ["A" * 2500 + "B" * 2500]
+    assert isinstance((kept[0].events().since(0, 99) or [])[-1], ResponseFailed)
+    assert kept[1].body.status == "queued"
+    answer(core, tokenizer.asked[1], text="B" * 6000)
+    await settled()
+    assert kept[1].body.status == "completed", "its last text has come: there is nothing to end"
+    assert (core.responses.store.held_bytes, len(core.dispatcher)) == (0, 0)
+
+
+async def test_when_all_hold_too_much_the_largest_of_who_has_most_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(volume, "MAX_TOTAL_BYTES", 30_000)
+    tokenizer = Tokenizer()
+    core = make_core(tokenizer)
+    kept = [await begin(core, number, key) for number, key in enumerate(("alice", "bob", "alice", "alice"))]
+    await settled()
+    for number, size in enumerate((6000, 9000, 8000, 1000)):
+        say(core, tokenizer.asked[number], "x" * size)
+    await settled()
+    assert {each.body.status for each in kept} == {"in_progress"}
+    say(core, tokenizer.asked[1], "x" * 5000)  # more than any other, but alice has more
+    await settled()
+    assert [each.body.status for each in kept] == ["in_progress", "in_progress", "failed", "in_progress"]
+    assert kept[2].body.error is not None
+    assert kept[2].body.error.code == "background_full"
+    assert 0 < core.responses.store.held_bytes < 30_000
+    for each in kept:
+        await background.cancel(core, each)
+    assert core.responses.store.held_bytes == 0
 
 
 async def test_a_mistake_of_ours_is_an_end(caplog: Any) -> None:

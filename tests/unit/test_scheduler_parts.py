@@ -8,7 +8,7 @@ import pytest
 
 from messages.tokens import Tokens
 from scheduler.blocks import Blocks
-from scheduler.deadlines import FLOOR, SILENT, TIMES, WATCHED, Deadlines, Work
+from scheduler.deadlines import FLOOR, STOPPED, TIMES, WATCHED, Deadlines, Work
 from scheduler.epochs import Epochs
 from scheduler.errors import InvariantError
 from scheduler.geometry import geometry_of
@@ -108,13 +108,31 @@ def test_in_haste_the_floor_is_lower_and_there_is_no_patience() -> None:
     assert (deadlines.of(step), deadlines.of(unknown)) == (WATCHED, FLOOR)
     deadlines.missed(step)
     assert deadlines.of(step) == WATCHED
-    deadlines.silent = True
-    assert (deadlines.of(step), deadlines.of(unknown)) == (SILENT, FLOOR)
+    deadlines.stopped = True
+    assert (deadlines.of(step), deadlines.of(unknown)) == (STOPPED, FLOOR)
     deadlines.add(step, 2.0)
     assert deadlines.of(step) == TIMES * 2.0
-    deadlines.silent = False
+    deadlines.stopped = False
     suspects.clear()
     assert deadlines.of(unknown) == 60.0
+
+
+def test_a_worker_that_is_at_work_is_slow_and_gets_more_time() -> None:
+    """On a machine that is very busy: only a first step of its kind has no such time as usual, for one that is watched may be at work for ever."""
+    deadlines, step, unknown = Deadlines(60.0, ["a row"]), Work(8, 0, 64), Work(0, 1, 9)
+    deadlines.add(step, 0.1)
+    deadlines.busy = True
+    assert (deadlines.of(step), deadlines.of(unknown)) == (FLOOR, FLOOR)
+    deadlines.missed(step)
+    assert (deadlines.of(step), deadlines.of(unknown)) == (2 * FLOOR, FLOOR)
+    deadlines.busy = False
+    assert deadlines.of(step) == WATCHED
+
+
+def test_a_stopped_worker_is_no_question_of_what_is_known() -> None:
+    deadlines = Deadlines(60.0)
+    deadlines.stopped = True
+    assert deadlines.of(Work(8, 0, 64)) == FLOOR
 
 
 def test_a_row_without_its_request_is_a_broken_invariant() -> None:

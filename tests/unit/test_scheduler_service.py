@@ -10,13 +10,14 @@ import pytest
 import zmq
 
 from messages.admit import Admit, FromTokenizerProc
-from messages.cluster import LOADING, READY, STALLED, STOPPING, ClusterState, ProcessState
+from messages.cluster import DEAD, LOADING, READY, STALLED, STOPPING, ClusterState, ProcessState
 from messages.live import LIVE_FEED, LiveView
 from messages.poison import Poison
 from messages.result import FromWorker, WorkerReady
 from messages.sampling import SamplingParams
 from scheduler import __main__ as main_module
 from scheduler.args import SchedulerArgs
+from scheduler.deadlines import FLOOR, STOPPED, Work
 from scheduler.errors import InvariantError
 from scheduler.recording import Reader
 from scheduler.service import MOST_REPAIRS, REPAIR_WINDOW_SECONDS, TICK_SECONDS, Service, Sessions
@@ -25,6 +26,7 @@ from transport.columns import pack_i32
 from transport.lifetime import Lifetime
 from transport.reports import SUPERVISOR
 from transport.sockets import Inbox, Outbox, Subscription
+from transport.vitals import BUSY, IDLE, OVER
 
 
 class StubLifetime(Lifetime):
@@ -119,6 +121,34 @@ def test_a_restarted_tokenizer_loses_its_sequences(service: Service, monkeypatch
         monkeypatch.setattr(service._cluster, "latest", lambda state=state: state)
         service._watch_cluster()
         assert set(service._engine._live) == live
+
+
+@pytest.mark.parametrize("stop_seconds", [None, 5.0], ids=["dies", "is told to end"])
+def test_only_a_death_is_warned_of(
+    service: Service, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, stop_seconds: float | None
+) -> None:
+    for phase in (READY, DEAD):
+        process = ProcessState(name="tokenizer0", incarnation=1, pid=1, phase=phase)
+        state = ClusterState(ready=True, phase=READY, reason="", model="m", started=0.0, processes=[process], stop_seconds=stop_seconds)
+        monkeypatch.setattr(service._cluster, "latest", lambda state=state: state)
+        service._watch_cluster()
+    assert ("tokenizer0 has died" in caplog.text) == (stop_seconds is None)
+
+
+@pytest.mark.parametrize(("looks", "limit"), [(OVER, STOPPED), (IDLE, FLOOR), (BUSY, FLOOR)])
+def test_the_kernel_is_asked_about_a_worker_that_says_nothing(service: Service, monkeypatch: pytest.MonkeyPatch, looks: str, limit: float) -> None:
+    ready(service)
+    deadlines, step = service._engine.deadlines, Work(2, 0, 4)
+    deadlines.add(step, 0.1)
+    worker = ProcessState(name="worker0", incarnation=0, pid=7, phase=STALLED)
+    state = ClusterState(ready=True, phase=STALLED, reason="", model="m", started=0.0, processes=[worker])
+    monkeypatch.setattr(service._cluster, "latest", lambda: state)
+    for _ in range(2):
+        service._watch_cluster()
+    assert service._vitals.pid == 7
+    monkeypatch.setattr(service._vitals, "look", lambda now: looks)
+    service._watch_worker(time.monotonic())
+    assert deadlines.of(step) == limit
 
 
 def test_phases(service: Service) -> None:

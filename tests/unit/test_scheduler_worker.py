@@ -256,18 +256,18 @@ def test_a_worker_that_hangs_is_given_up_once_and_the_step_gets_more_time() -> N
     assert_served(bench, keys)
 
 
-def test_a_worker_without_heartbeats_is_given_up_sooner_and_so_is_one_that_failed_before() -> None:
+def test_a_stopped_worker_is_given_up_sooner_and_so_is_one_that_failed_before() -> None:
     bench = Bench(step_deadline=60.0)
     load(bench, 2)
     bench.settle()
     keys = load(bench, 2)
     bench.plan()
     limits = []
-    for bench.engine.deadlines.silent in (False, True):
+    for bench.engine.deadlines.stopped in (False, True):
         limits.append(bench.engine.awaited(bench.now)["deadline_seconds"])
     assert limits == [60.0, FLOOR], "a first step of its kind"
     assert bench.engine.give_up(bench.now + 61) is not None
-    bench.engine.deadlines.silent = False
+    bench.engine.deadlines.stopped = False
     bench.worker.restart()
     bench.deliver()
     bench.deliver()

@@ -1,0 +1,60 @@
+"""What the kernel says of another process: whether it is at work, though it may say nothing itself."""
+
+import contextlib
+import math
+import os
+from pathlib import Path
+
+OVER, IDLE, BUSY = "over", "idle", "busy"
+"""It was stopped or has ended; it sleeps; it has had a good part of a processor's time within the last second, or wants some."""
+_OVER, _BUSY = frozenset("TtZXx"), frozenset("RD")
+"""States of a thread. D: it waits for a disk, or memory."""
+TICK_SECONDS = 1 / os.sysconf("SC_CLK_TCK")
+SHARE = 0.1
+"""Of a processor's time: more than heartbeats alone take."""
+FADES_SECONDS = 1.0
+
+
+class Vitals:
+    """Of the process `pid` of this machine, for who looks several times a second. Times are in seconds of any steady clock. `proc`: see proc(5)."""
+
+    def __init__(self, pid: int, proc: Path = Path("/proc")) -> None:
+        self.pid = pid
+        self._tells = (proc / "self" / "stat").exists()
+        self._folder = proc / str(pid)
+        self._used = math.inf
+        self._looked = self._busy_until = 0.0
+
+    def look(self, now: float) -> str:
+        """OVER, IDLE or BUSY; the last also where the kernel does not say."""
+        if not self._tells:
+            return BUSY
+        states, used = self._states(), self._seconds()
+        worked = used - self._used >= max(2 * TICK_SECONDS, SHARE * (now - self._looked))
+        self._used, self._looked = used, now
+        if states <= _OVER:
+            self._busy_until = now
+            return OVER
+        if worked or states & _BUSY:
+            self._busy_until = now + FADES_SECONDS
+        return BUSY if now < self._busy_until else IDLE
+
+    def _states(self) -> set[str]:
+        """Of its threads; none when there is no such process."""
+        try:
+            threads = list((self._folder / "task").iterdir())
+        except OSError:
+            return set()
+        return {fields[0] for thread in threads if (fields := _stat(thread))}
+
+    def _seconds(self) -> float:
+        """Of a processor's time that it has used so far."""
+        fields = _stat(self._folder)
+        return (int(fields[11]) + int(fields[12])) * TICK_SECONDS if fields else 0.0
+
+
+def _stat(folder: Path) -> list[str]:
+    """What follows the name in a `stat` file: the state first; nothing when it is over."""
+    with contextlib.suppress(OSError):
+        return (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
+    return []
