@@ -12,8 +12,9 @@ from messages.constraint import MAX_CHOICES, MAX_PROGRAM, Constraint
 MAX_DEPTH = 64
 WHITESPACE = r"(\x20|\x0A[\x20\x09]{0,40})?"
 """Between the parts of a JSON text: a space, or a new line and its indentation. Without a bound small models write blanks without end."""
-LONGEST = {"date-time": 35, "time": 24, "email": 254}
-"""Characters of a string in these formats: nine digits of a second, and what mail can be sent to. Else small models write digits without end."""
+FORMATS: dict[str, Schema] = {"date-time": {"maxLength": 35}, "time": {"maxLength": 24}, "email": {"maxLength": 254, "pattern": "^[^@]{1,64}@"}}
+"""What is added to strings in these formats: nine digits of a second, and what mail can be sent to (RFC 5321, 4.5.3.1). Else small models write
+digits without end."""
 _JSON_OPTIONS = {"x-guidance": {"lenient": False, "whitespace_flexible": True, "whitespace_pattern": WHITESPACE}}
 
 
@@ -46,13 +47,13 @@ def _schema(text: str) -> str:
 
 
 def _bound_formats(schema: Schema) -> None:
-    """Give strings that say no length themselves the longest that is of use."""
+    """Of strings that say nothing of their length or characters themselves."""
     waiting = [schema]
     while waiting:
         part = waiting.pop()
-        longest = LONGEST.get(part["format"]) if isinstance(part.get("format"), str) else None
-        if longest is not None and "maxLength" not in part and "minLength" not in part:
-            part["maxLength"] = longest
+        added = FORMATS.get(part["format"], {}) if isinstance(part.get("format"), str) else {}
+        if part.keys().isdisjoint(("minLength", "maxLength", "pattern")):
+            part |= added
         waiting += [inner for _, inner in parts_of(part)]
 
 

@@ -124,3 +124,6 @@ def test_formats_whose_strings_could_go_on_for_ever_are_bounded() -> None:
     program = schema(second)
     assert accepts(program, '"14:37:53.424349329+05:30"')
     assert not accepts(program, '"14:37:53.4243493291+05:30"')
+    program = schema({"type": "string", "format": "email"})
+    for size in (64, 65):
+        assert accepts(program, f'"{"a" * size}@b.org"') == (size == 64)
