@@ -6,7 +6,7 @@ from typing import Protocol
 import msgspec
 
 from frontend.streams import ABORT, ERROR, REFUSED, Run, Sequence
-from messages.explain import DECODE, PREFILL, WAITING, Standing
+from messages.explain import DECODE, PREFILL, WAITING, Moment, Standing
 
 ENCODING, FINISHED, CANCELLED, FAILED = "encoding", "finished", "cancelled", "error"
 CLIENT_CLOSED = "client_closed"
@@ -18,9 +18,10 @@ class ChoiceCard(msgspec.Struct, kw_only=True):
     """One choice. Numbers are null where they are not known.
 
     `place` (1 = next) and `waits_for` are set while it is in the scheduler's line. `age_seconds` counts from the arrival of the request to now
-    or to the end. `first_token_seconds` is predicted from now, null once there is one; `queued_seconds` and `prefill_seconds` are known then: how
-    long it waited for its slot, and from there to its first token. `sequence` names it in the live page, in decimal. `reason` is set
-    at the end: the finish reason, or the code of the error, or `client_closed`.
+    or to the end. `start_seconds`, until it gets a slot, and `first_token_seconds` are predicted from now, null once it has one; `queued_seconds`
+    and `prefill_seconds` are known then: how long it waited for its slot, and from there to its first token. `sequence` names it in the live page,
+    in decimal. `reason` is set at the end: the finish reason, or the code of the error, or `client_closed`. `life` is there where it was asked for,
+    null where it is not known: what has happened since it came into the scheduler's line.
     """
 
     index: int
@@ -34,11 +35,13 @@ class ChoiceCard(msgspec.Struct, kw_only=True):
     cached_tokens: int | None = None
     computed_tokens: int | None = None
     generated_tokens: int
+    start_seconds: float | None = None
     first_token_seconds: float | None = None
     queued_seconds: float | None = None
     prefill_seconds: float | None = None
     sequence: str
     reason: str | None = None
+    life: list[Moment] | msgspec.UnsetType | None = msgspec.UNSET
 
 
 class Card(msgspec.Struct, kw_only=True):
@@ -122,6 +125,8 @@ def _fill(choice: ChoiceCard, standing: Standing) -> None:
     choice.cached_tokens = standing.cached_tokens
     choice.computed_tokens = standing.computed_tokens
     choice.generated_tokens = standing.generated_tokens
+    if standing.start_seconds is not None:
+        choice.start_seconds = round(standing.start_seconds, 3)
     if standing.first_token_seconds is not None:
         choice.first_token_seconds = round(standing.first_token_seconds, 3)
 

@@ -8,15 +8,17 @@ import msgspec
 from aiohttp import web
 
 from frontend.access import CALLER
+from frontend.cancelling import cancel_here
 from frontend.cards import Card, card, sequences
 from frontend.cluster import Route
 from frontend.core import Core
 from frontend.errors import ApiError, invalid
 from frontend.json_response import json_response
+from frontend.lives import with_lives
 from frontend.middleware import request_id
 from frontend.register import Entry
 from frontend.streams import Run
-from messages.explain import MAX_KEYS, Explain, Explained, Standing
+from messages.explain import MAX_KEYS, MOST_LIVES, Explain, Explained
 from messages.peers import FindRequests, FoundRequests
 
 ANSWER_SECONDS = 2.0
@@ -44,44 +46,55 @@ async def list_requests(core: Core, http: web.Request) -> web.Response:
 
 async def show_request(core: Core, http: web.Request) -> web.Response:
     """Raises ApiError 404 for a request that neither runs nor is remembered, or is another key's."""
-    return json_response(await _card(core, http, cancel=False))
+    return json_response(await _card(core, http, cancel=False, lives=_wants_life(http)))
 
 
 async def cancel_request(core: Core, http: web.Request) -> web.Response:
     """End it, if it runs, and answer what has become of it. Raises ApiError 404 as `show_request` does."""
-    return json_response(await _card(core, http, cancel=True))
+    return json_response(await _card(core, http, cancel=True, lives=False))
 
 
 async def answer_peer(core: Core, question: FindRequests) -> None:
-    """Tell another frontend what this one knows."""
-    if question.name is None:
-        cards, more = await _running(core, question.limit, question.owner)
-    else:
-        found, more = await _known(core, question.name, question.cancel, question.owner), False
+    """Tell another frontend what this one knows, or has done."""
+    cards: list[Card] = []
+    more, cancelled = False, 0
+    if question.name is not None:
+        found = await _known(core, question.name, question.cancel, question.owner, question.lives)
         cards = [] if found is None else [found]
-    core.peers.answer(question.frontend, FoundRequests(key=question.key, cards=msgspec.json.encode(cards), more=more))
+    elif question.cancel:
+        cancelled = await cancel_here(core, question.owner)
+    else:
+        cards, more = await _running(core, question.limit, question.owner)
+    core.peers.answer(question.frontend, FoundRequests(key=question.key, cards=msgspec.json.encode(cards), more=more, cancelled=cancelled))
 
 
-async def _card(core: Core, http: web.Request, cancel: bool) -> Card:
+async def _card(core: Core, http: web.Request, cancel: bool, lives: bool) -> Card:
     name, owner = request_id(http.match_info["id"]), http[CALLER].owner
-    found = await _known(core, name, cancel, owner)
+    found = await _known(core, name, cancel, owner, lives)
     if found is None:
-        theirs = [card for answer in await core.peers.find(name, cancel=cancel, owner=owner) for card in _read(answer)]
+        theirs = [card for answer in await core.peers.find(name, cancel=cancel, owner=owner, lives=lives) for card in _read(answer)]
         found = next(iter(theirs), None)
     if found is None:
         raise ApiError(404, "request_not_found", f"No request {name!r} is running or has ended lately.", "id")
     return found
 
 
-async def _known(core: Core, name: str, cancel: bool, owner: str | None) -> Card | None:
+async def _known(core: Core, name: str, cancel: bool, owner: str | None, lives: bool) -> Card | None:
     """What this frontend knows of the request, after ending it if that is asked for."""
     found = core.register.find(name, owner)
-    if found is None or isinstance(found, Card):
-        return found
-    if not cancel:
-        return (await _cards(core, [found]))[0]
-    found.cancel()
-    return card(found, {}, time.monotonic())
+    if isinstance(found, Entry) and cancel:
+        found.cancel()
+        found = card(found, {}, time.monotonic())
+    elif isinstance(found, Entry):
+        (found,) = await _cards(core, [found])
+    return found if found is None or not lives else await _with_lives(core, found)
+
+
+async def _with_lives(core: Core, found: Card) -> Card:
+    route = None if found.note else core.view.route()
+    keys = [int(choice.sequence) for choice in found.choices[:MOST_LIVES]]
+    answer = None if route is None else await _ask(core, route, keys, lives=True)
+    return with_lives(found, {} if answer is None else {str(life.key): life for life in answer.lives})
 
 
 async def _running(core: Core, limit: int, owner: str | None) -> tuple[list[Card], bool]:
@@ -105,6 +118,16 @@ def _limit(http: web.Request) -> int:
     return int(text)
 
 
+def _wants_life(http: web.Request) -> bool:
+    for name in http.query:
+        if name != "life":
+            raise invalid(f"Unknown parameter {name[:64]!r}.", name[:64], "unknown_parameter")
+    text = http.query.get("life", "false")
+    if text not in ("true", "false"):
+        raise invalid("life must be true or false.", "life")
+    return text == "true"
+
+
 def _bounded(entries: list[Entry], limit: int) -> list[Entry]:
     choices = 0
     for number, entry in enumerate(entries[:limit]):
@@ -119,7 +142,7 @@ async def _cards(core: Core, entries: list[Entry]) -> list[Card]:
     keys = _keys_by_route(entry.run for entry in entries)
     questions = [(route, asked[at : at + MAX_KEYS]) for route, asked in keys.items() for at in range(0, len(asked), MAX_KEYS)]
     answers = await asyncio.gather(*(_ask(core, route, asked) for route, asked in questions))
-    standings = {standing.key: standing for answer in answers for standing in answer or []}
+    standings = {standing.key: standing for answer in answers if answer is not None for standing in answer.standings}
     silent = {key for (_, asked), answer in zip(questions, answers, strict=True) if answer is None for key in asked}
     now = time.monotonic()
     return [card(entry, standings, now, NO_ANSWER if silent & entry.run.live.keys() else None) for entry in entries]
@@ -134,10 +157,10 @@ def _keys_by_route(runs: Iterable[Run]) -> dict[Route, list[int]]:
     return keys
 
 
-async def _ask(core: Core, route: Route, keys: list[int]) -> list[Standing] | None:
+async def _ask(core: Core, route: Route, keys: list[int], lives: bool = False) -> Explained | None:
     """None when no answer came."""
     run = Run(core.dispatcher, route)
-    question = Explain(key=core.dispatcher.new_keys(1)[0], frontend=core.args.name, keys=keys)
+    question = Explain(key=core.dispatcher.new_keys(1)[0], frontend=core.args.name, keys=keys, lives=lives)
     try:
         async with asyncio.timeout(ANSWER_SECONDS):
             answer = await run.ask(question)
@@ -145,4 +168,4 @@ async def _ask(core: Core, route: Route, keys: list[int]) -> list[Standing] | No
         return None
     finally:
         run.close()
-    return answer.standings if isinstance(answer, Explained) else None
+    return answer if isinstance(answer, Explained) else None

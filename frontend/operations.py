@@ -8,6 +8,7 @@ from frontend import anthropic_request, refusals
 from frontend.answers import ChatChoice, ChatChunkChoice, CompletionChoice, Usage
 from frontend.anthropic_answer import CountBody, MessageBody
 from frontend.anthropic_request import CountRequest, MessagesRequest
+from frontend.cancelling import CancelledBody
 from frontend.cards import Card
 from frontend.catalogue import ModelCard, ModelList
 from frontend.embeddings import EmbeddingBody
@@ -91,6 +92,7 @@ def _post(path: str, tag: str, summary: str, body: type[msgspec.Struct], gives: 
 
 
 ALL = (*BODY, *READY, *GENERATES)
+LIFE: dict[str, dict[str, object]] = {"life": {"type": "boolean", "default": False}}
 LIMIT: dict[str, dict[str, object]] = {"limit": {"type": "integer", "minimum": 1, "maximum": 256, "default": 100}}
 _BOOLEAN: dict[str, object] = {"type": "boolean", "default": False}
 RESUMED: dict[str, dict[str, object]] = {"stream": _BOOLEAN, "starting_after": {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}}
@@ -147,7 +149,8 @@ OPERATIONS = (
     _get("/v1/models", "Models", "The model that is served, as a list", gives=ModelList, errors=READY),
     _get("/v1/models/{id}", "Models", "The model that is served", gives=ModelCard, errors=(404, *READY)),
     _get("/v1/requests", "Requests", "The requests that run now, newest first", gives=CardList, query=LIMIT),
-    _get("/v1/requests/{id}", "Requests", "Where a request is and what it waits for", gives=Card, errors=(404,)),
+    Operation(method="delete", path="/v1/requests", tag="Requests", summary="Cancel all requests of the caller", gives=CancelledBody),
+    _get("/v1/requests/{id}", "Requests", "Where a request is and what it waits for", gives=Card, errors=(404,), query=LIFE),
     Operation(method="delete", path="/v1/requests/{id}", tag="Requests", summary="Cancel a request", gives=Card, errors=(404,)),
     _get("/health", "Server", "Whether requests are served", gives=HealthBody, also=(503,)),
     _get("/health/ready", "Server", "Whether requests are served", gives=HealthBody, also=(503,)),

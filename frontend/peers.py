@@ -23,9 +23,11 @@ class Peers:
         self._keys = itertools.count()
         self._waiting: dict[int, asyncio.Future[FoundRequests]] = {}
 
-    async def find(self, name: str | None = None, limit: int = 0, cancel: bool = False, owner: str | None = None) -> list[FoundRequests]:
+    async def find(
+        self, name: str | None = None, limit: int = 0, cancel: bool = False, owner: str | None = None, lives: bool = False
+    ) -> list[FoundRequests]:
         """What they answer within PATIENCE_SECONDS."""
-        question = FindRequests(frontend=self._name, key=0, name=name, limit=limit, cancel=cancel, owner=owner)
+        question = FindRequests(frontend=self._name, key=0, name=name, limit=limit, cancel=cancel, owner=owner, lives=lives)
         asked = [outbox for peer, outbox in self._outboxes.items() if self._serves(peer)]
         waiting = [self._ask(outbox, msgspec.structs.replace(question, key=next(self._keys))) for outbox in asked]
         if not waiting:

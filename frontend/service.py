@@ -7,6 +7,7 @@ from aiohttp import HttpVersion11, web
 
 from frontend import anthropic, catalogue, health, reference
 from frontend.access import CALLER
+from frontend.cancelling import cancel_requests
 from frontend.chat import chat_completions
 from frontend.completions import completions
 from frontend.core import Core, check_head
@@ -46,6 +47,7 @@ def make_app(core: Core) -> web.Application:
     routes.add_get("/v1/models", _when_started(core, catalogue.list_models))
     routes.add_get("/v1/models/{id:.+}", _when_started(core, catalogue.show_model))
     routes.add_get("/v1/requests", _plain(core, list_requests))
+    routes.add_delete("/v1/requests", _plain(core, cancel_requests))
     routes.add_get("/v1/requests/{id:.+}", _plain(core, show_request))
     routes.add_delete("/v1/requests/{id:.+}", _plain(core, cancel_request))
     routes.add_get("/v1/responses/{id}", _plain(core, responses.retrieve))

@@ -110,11 +110,14 @@ def _add_cluster(commands: "Commands[argparse.ArgumentParser]") -> None:
     drain = _command(actions, "drain", "launcher.drain", "refuse new requests and let all others finish (exit code 3: not all did)", "run_drain")
     drain.add_argument("--wait", type=number(0, 1e6), metavar="S", help="seconds to wait for them (as long as they take); draining goes on after it")
     resume = _command(actions, "resume", "launcher.drain", "take requests again after `cluster drain` (a stop is not undone)", "run_resume")
+    cancel = _command(actions, "cancel", "launcher.cancel", "cancel requests: their clients get the error `cancelled`")
+    cancel.add_argument("request", nargs="*", metavar="ID", help="as `cluster status` lists it, or the value of its X-Request-Id")
+    cancel.add_argument("--all", action="store_true", help="every request that runs or waits, of all clients, those in the background too")
     reload = _command(actions, "reload", "launcher.reload", RELOAD_HELP, "run_reload")
     _add_reload(reload)
     restart = _command(actions, "restart", "launcher.reload", "start every process again; running requests pause", "run_restart")
     restart.add_argument("--wait", type=number(0, 1e6), metavar="S", help="seconds until connections that a frontend still has are closed (no limit)")
-    for parser in (status, stop, drain, resume, reload, restart):
+    for parser in (status, stop, drain, resume, cancel, reload, restart):
         parser.add_argument("--port", type=whole(1, 65535), help="which cluster, when several run")
 
 

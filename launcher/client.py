@@ -69,6 +69,9 @@ class Client:
     def post(self, path: str, body: Json) -> Json:
         return self._json("POST", path, body)
 
+    def delete(self, path: str) -> Json:
+        return self._json("DELETE", path, None)
+
     def _json(self, method: str, path: str, body: Json | None) -> Json:
         connection, answer = self._send(method, path, body)
         try:

@@ -16,7 +16,7 @@ REASONS = {
 }  # fmt: skip
 _TYPES = {"slot": "i", "phase": "B", "prompt": "i", "length": "i", "limit": "i", "cached": "i", "preemptions": "i", "age": "f"}
 ROWS_HEAD = f"{'SLOT':>5}  {'PHASE':<8}{'AGE':>9}{'PROMPT':>9}{'CACHED':>9}{'OUTPUT':>9}{'LIMIT':>9}{'PREEMPTED':>11}"
-LINE_HEAD = f"{'PLACE':>5}  {'WAITS FOR':<18}{'WAITED':>9}{'PROMPT':>9}{'FIRST TOKEN':>14}"
+LINE_HEAD = f"{'PLACE':>5}  {'WAITS FOR':<18}{'WAITED':>9}{'PROMPT':>9}{'START':>14}{'FIRST TOKEN':>14}"
 BAR = 40
 FEWEST_ROWS, FEWEST_LINE = 3, 2
 
@@ -25,7 +25,7 @@ def screen(told: Told, width: int, height: int) -> list[str]:
     """At most `height` lines of at most `width` characters. `told` has at least a scene."""
     scene = told["scene"]
     sample = {name: values[-1] for name, values in told.get("sample", {"series": {}})["series"].items()}
-    head = [*_summary(told.get("hello", {}), scene, sample), "", *_processes(told.get("processes", {"processes": []})["processes"])]
+    head = [*_summary(_model(told), scene, sample), "", *_processes(told.get("processes", {"processes": []})["processes"])]
     room = max(FEWEST_ROWS + FEWEST_LINE, height - len(head) - 4)
     line = _line(scene)
     shown = min(len(line), max(FEWEST_LINE, room // 3))
@@ -45,12 +45,17 @@ def _cut(lines: list[str], most: int) -> list[str]:
     return lines if len(lines) <= most else [*lines[: most - 1], f"{'':>5}  and {len(lines) - most + 1} more"]
 
 
-def _summary(hello: Json, scene: Json, sample: Json) -> list[str]:
+def _model(told: Told) -> str:
+    """What is served now: it may be another one than when the stream began."""
+    return str(told.get("processes", {}).get("model") or told.get("hello", {}).get("model", ""))
+
+
+def _summary(model: str, scene: Json, sample: Json) -> list[str]:
     running = len(column(scene["rows"]["slot"], "i"))
     used, cached = sample.get("kv_running") or 0.0, sample.get("kv_cached") or 0.0
     bar = ("#" * round(used * BAR) + "=" * round(cached * BAR))[:BAR].ljust(BAR, ".")
     return [
-        f"{hello.get('model', '')}  {time_of(scene['time'])}",
+        f"{model}  {time_of(scene['time'])}",
         f"{_number(sample.get('generated'))} tokens/s generated, {_number(sample.get('prefilled'))} of prompts   "
         f"running {running} of {scene['slots']}, waiting {scene['waiting']} ({scene['waiting_tokens']} tokens)",
         f"first token {seconds(sample.get('first_p50'))} (p95 {seconds(sample.get('first_p95'))})   "
@@ -82,9 +87,13 @@ def _line(scene: Json) -> list[str]:
     waited = column(scene["waited"], "f")
     return [
         f"{one['place']:>5}  {REASONS.get(one['waits_for'], one['waits_for']):<18}{seconds(waited[at]):>9}{one['prompt_tokens']:>9}"
-        f"{'-' if one.get('first_token_seconds') is None else 'in ' + seconds(one['first_token_seconds']):>14}"
+        f"{_expected(one.get('start_seconds')):>14}{_expected(one.get('first_token_seconds')):>14}"
         for at, one in enumerate(scene["line"])
     ]
+
+
+def _expected(value: float | None) -> str:
+    return "-" if value is None else f"in {seconds(value)}"
 
 
 def _number(value: float | None) -> str:

@@ -12,8 +12,8 @@ Units = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
 class FindRequests(msgspec.Struct, frozen=True, kw_only=True, tag="find_requests"):
-    """What do you know of the request called `name`? Without a name: of the `limit` newest that run. `cancel` ends the one named.
-    `owner`: only requests of the API key of this name count; None: all.
+    """What do you know of the request called `name`? Without a name: of the `limit` newest that run. `cancel` ends the one named, or without a name
+    all that run or wait. `owner`: only requests of the API key of this name count; None: all. `lives`: what has happened to the one named, too.
 
     Answered with `FoundRequests` to `frontend`.
     """
@@ -24,14 +24,17 @@ class FindRequests(msgspec.Struct, frozen=True, kw_only=True, tag="find_requests
     limit: int = 0
     cancel: bool = False
     owner: str | None = None
+    lives: bool = False
 
 
 class FoundRequests(msgspec.Struct, frozen=True, kw_only=True, tag="found_requests"):
-    """`cards`: a JSON list of what /v1/requests says of each, empty when none is known. `more`: older ones run too."""
+    """`cards`: a JSON list of what /v1/requests says of each, empty when none is known. `more`: older ones run too. `cancelled`: so many were
+    ended."""
 
     key: Key
     cards: bytes
     more: bool = False
+    cancelled: Units = 0
 
 
 class Stay(msgspec.Struct, frozen=True):

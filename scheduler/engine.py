@@ -118,7 +118,7 @@ class Engine:
             if alone:
                 return
         while (session := self.session) is not None and session.may_plan:
-            composition = None if self._suspects.finished(now, idle=False) else self._policy.compose(session)
+            composition = None if self._suspects.finished(now, idle=False) else self._policy.compose(session, now)
             if composition is None:
                 if not session.inflight and not self._grammars.busy and self._suspects.finished(now, idle=True):
                     self._attach()
@@ -367,7 +367,7 @@ class Engine:
     def _attach(self, died: bool = False) -> None:
         """Begin a new session, because the worker `died` or for another reason. Running rows go back to the head of the line with their tokens."""
         if self.session is not None:
-            for request in self.session.evacuate():
+            for request in self.session.evacuate(self._now):
                 self._waiting.push(request)
         self.session = None
         for request in self._live.following(self._grammars.lost(died)):

@@ -4,8 +4,9 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from messages.explain import DECODE, PREFILL, TURN, WAITING, WORKER, Explain, Explained, Standing
+from messages.explain import DECODE, MOST_LIVES, PREFILL, TURN, WAITING, WORKER, Explain, Explained, Life, Standing
 from scheduler.forecast import Forecast
+from scheduler.live import Live
 from scheduler.requests import WAITING as IN_LINE
 from scheduler.requests import Request
 from scheduler.session import Session
@@ -18,7 +19,7 @@ Ahead = tuple[int, int]
 class Scene:
     """What is looked at. `blocked`: what the next in line waited for when the last step was composed, or ""."""
 
-    live: Mapping[int, Request]
+    live: Live
     waiting: Waiting
     session: Session | None
     forecast: Forecast
@@ -26,10 +27,16 @@ class Scene:
 
 
 def explain(question: Explain, scene: Scene) -> Explained:
-    """The standings of those keys that are live."""
+    """The standings of those keys that are live, and the lives of those that are or were lately."""
     requests = [request for key in question.keys if (request := scene.live.get(key)) is not None]
     line = ahead(scene.waiting.all()) if any(request.slot == IN_LINE for request in requests) else {}
-    return Explained(key=question.key, frontend=question.frontend, standings=standings(requests, line, scene))
+    lives = _lives(question.keys[:MOST_LIVES], scene.live) if question.lives else []
+    return Explained(key=question.key, frontend=question.frontend, standings=standings(requests, line, scene), lives=lives)
+
+
+def _lives(keys: list[int], live: Live) -> list[Life]:
+    known = {key: live[key].moments if key in live else live.ended.find(key) for key in keys}
+    return [moments.life(key) for key, moments in known.items() if moments is not None]
 
 
 def ahead(waiting: list[Request]) -> dict[int, Ahead]:
@@ -56,7 +63,7 @@ def standings(requests: list[Request], line: Mapping[int, Ahead], scene: Scene) 
     """Of live requests, in their order. `line` has what is ahead of each of those that wait."""
     session = scene.session
     if session is None:
-        return [_in_line(request, 1 + line[request.key][0], WORKER, None) for request in requests]
+        return [_in_line(request, 1 + line[request.key][0], WORKER) for request in requests]
     slots = session.slots
     unfinished = sum(int(slots.target[slot] - slots.planned[slot]) for slot in session.prefilling)
     return [
@@ -69,11 +76,12 @@ def standings(requests: list[Request], line: Mapping[int, Ahead], scene: Scene) 
 
 def _waiting(request: Request, before: Ahead, scene: Scene, session: Session) -> Standing:
     place = 1 + before[0]
-    seconds = scene.forecast.first_token(session, place, before[1], request.tokens.size, scene.blocked)
-    return _in_line(request, place, (place == 1 and scene.blocked) or TURN, seconds)
+    start = scene.forecast.turn(session, place, before[1], scene.blocked)
+    first = scene.forecast.first_token_after(session, start, request.tokens.size)
+    return _in_line(request, place, (place == 1 and scene.blocked) or TURN, start, first)
 
 
-def _in_line(request: Request, place: int, waits_for: str, seconds: float | None) -> Standing:
+def _in_line(request: Request, place: int, waits_for: str, start: float | None = None, first: float | None = None) -> Standing:
     generated = request.tokens.size - request.prompt_len
     return Standing(
         key=request.key,
@@ -84,7 +92,8 @@ def _in_line(request: Request, place: int, waits_for: str, seconds: float | None
         preemptions=request.preemptions,
         place=place,
         waits_for=waits_for,
-        first_token_seconds=None if generated else seconds,
+        start_seconds=start,
+        first_token_seconds=None if generated else first,
     )
 
 

@@ -159,7 +159,11 @@ class Forecast:
 
     def first_token(self, session: Session, number: int, tokens: float, own: int, blocked: str) -> float | None:
         """Seconds until its first token: with its `own` prompt tokens."""
-        turn, read = self.turn(session, number, tokens, blocked), self.reading(session, self.fresh(own))
+        return self.first_token_after(session, self.turn(session, number, tokens, blocked), own)
+
+    def first_token_after(self, session: Session, turn: float | None, own: int) -> float | None:
+        """The same when it may run in `turn` seconds."""
+        read = self.reading(session, self.fresh(own))
         return None if turn is None or read is None else turn + read
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from scheduler.errors import require
 from scheduler.geometry import Geometry
 from scheduler.grammar import Grammar
+from scheduler.lives import Ended
 from scheduler.requests import Request
 
 SPARE = 64
@@ -20,11 +21,15 @@ def reserve(prompt_len: int, max_tokens: int | None, geometry: Geometry | None) 
 
 
 class Live(dict[int, Request]):
-    """Change it with `enter` and `leave` alone. `reserved`: the tokens that all of them may have at their ends, prompts and answers."""
+    """Change it with `enter` and `leave` alone. `reserved`: the tokens that all of them may have at their ends, prompts and answers.
+
+    `ended`: what had happened to those that have left.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.reserved = 0
+        self.ended = Ended()
         self._deadlines: list[tuple[float, int, int]] = []
         self._timed = 0
 
@@ -38,6 +43,7 @@ class Live(dict[int, Request]):
 
     def leave(self, request: Request) -> None:
         del self[request.key]
+        self.ended.keep(request.key, request.moments)
         self.reserved -= request.reserved
         if request.deadline is not None:
             self._timed -= 1

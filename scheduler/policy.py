@@ -16,13 +16,13 @@ class Policy:
         self._pace = pace
         self.blocked = ""
 
-    def compose(self, session: Session) -> Composition | None:
+    def compose(self, session: Session, now: float) -> Composition | None:
         """The next step, or None when there is nothing to compute. Takes admitted requests out of the line and puts preempted ones back.
 
         Budgets: prefill tokens + decode rows <= max_step_tokens of the worker; prefill tokens <= the pace. A row begins to decode only by way of
         a chunk that had room beside the decode rows, so these never outgrow a step. While decode rows lack blocks nobody else gets any.
         """
-        ready = session.ready()
+        ready = session.ready(now)
         for request in ready.preempted:
             self._waiting.push(request)
         composition = Composition(decode=ready.rows)

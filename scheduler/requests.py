@@ -1,6 +1,6 @@
 """One sequence from its acceptance to its end, and what makes a request unacceptable."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from messages.admit import Admit
@@ -10,6 +10,7 @@ from scheduler.bias import Bias
 from scheduler.errors import ContractError
 from scheduler.geometry import Geometry
 from scheduler.grammar import Grammar
+from scheduler.lives import Moments
 from transport.columns import I32, ColumnError, view_i32
 
 WAITING = -1
@@ -28,7 +29,7 @@ class Request:
     `passes`: how often others went past it. `held`: it may not run in this session (see `scheduler.suspects`). `bias`: changes to its logits,
     `grammar`: what its generated tokens follow.
     `top_scores`: alternatives of its prompt's logprobs, -1 when none are wanted; those at positions below `scored` have been delivered.
-    `pooling`: it wants sums of hidden states instead.
+    `pooling`: it wants sums of hidden states instead. `moments`: what has happened to it, for people.
     """
 
     key: int
@@ -62,6 +63,7 @@ class Request:
     reserved: int = 0
     hit: int | None = None
     passes: int = 0
+    moments: Moments = field(default_factory=Moments)
 
     @property
     def matchable(self) -> bool:

@@ -178,7 +178,7 @@ class Session:
             self.pool.stop_entering(slot)
         return Chunk(slot, start, stop - start, last), columns
 
-    def ready(self) -> Ready:
+    def ready(self, now: float) -> Ready:
         """Rows that may decode now, and the blocks they get for it. Others are preempted for blocks, youngest and lowest priority first."""
         preempted: list[Request] = []
         rows, needy = self._needy()
@@ -186,7 +186,7 @@ class Session:
             return Ready(rows, None, preempted, False)
         blocks = self.pool.blocks
         while self.pool.room(needy.size) + blocks.retiring < needy.size:
-            preempted.append(self.preempt())
+            preempted.append(self.preempt(now))
             rows, needy = self._needy()
         starved = blocks.free < needy.size
         if starved:
@@ -210,11 +210,12 @@ class Session:
             raise InvariantError([f"slot {slot} runs without its request"])
         return request
 
-    def preempt(self) -> Request:
+    def preempt(self, now: float) -> Request:
         """Take the least senior row out of its slot, with its tokens; it is to run again from them."""
         request = max((request for request in self.slots.requests if request is not None), key=seniority)
         request.tokens = self.slots.known(request.slot)
         request.preemptions += 1
+        request.moments.preempted(now - request.arrived, request.tokens.size - request.prompt_len)
         self.end(request.slot)
         request.slot = WAITING
         self.headroom.preempted()
@@ -229,8 +230,7 @@ class Session:
         touched = np.concatenate([np.asarray([chunk.slot for chunk in composition.chunks], dtype=np.int32), composition.decode])
         self.slots.last_step[touched] = self._step
         scored = scores(self.slots, composition.chunks)
-        for request, _ in composition.admitted:
-            request.began = now if request.began is None else request.began
+        self._note(composition, now)
         self.inflight.append(InFlight(self._step, sampled, touched, self._work(composition), now, scored))
         self.headroom.planned()
         sealed = StepPlan(
@@ -251,6 +251,14 @@ class Session:
         if self._kept is not None:
             self._kept.append(sealed)
         return sealed
+
+    def _note(self, composition: Composition, now: float) -> None:
+        for request, cached in composition.admitted:
+            request.began = now if request.began is None else request.began
+            request.moments.got_slot(now - request.arrived, request.slot, cached)
+        for chunk in composition.chunks:
+            request = self._request(chunk.slot)
+            request.moments.computed(now - request.arrived, chunk.count)
 
     def _work(self, composition: Composition) -> Work:
         decode, chunks = composition.decode, composition.chunks
@@ -316,11 +324,12 @@ class Session:
         request.tokens = self.slots.known(slot)
         return True
 
-    def evacuate(self) -> list[Request]:
+    def evacuate(self, now: float) -> list[Request]:
         """All running rows with their tokens so far, to run again in another session. This one is of no use afterwards."""
         running = [request for request in self.slots.requests if request is not None]
         for request in running:
             request.tokens = self.slots.known(request.slot)
+            request.moments.interrupted(now - request.arrived, request.tokens.size - request.prompt_len)
             request.slot = WAITING
         return running
 

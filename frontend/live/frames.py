@@ -50,8 +50,9 @@ class BlocksMap(msgspec.Struct):
 
 
 class ClusterLine(msgspec.Struct, kw_only=True):
-    """`reason`: why it is not ready, or ""; `draining`: new requests are refused."""
+    """`model`: what is served now; `reason`: why it is not ready, or ""; `draining`: new requests are refused."""
 
+    model: str
     phase: str
     reason: str
     draining: bool
@@ -118,4 +119,4 @@ def _hidden(one: Standing) -> Standing:
 def cluster(state: ClusterState, lines: list[ProcessLine], admin: bool) -> bytes:
     """Process ids are for administrators."""
     shown = lines if admin else [msgspec.structs.replace(line, pid=None) for line in lines]
-    return event("processes", ClusterLine(phase=state.phase, reason=state.reason, draining=state.draining, processes=shown))
+    return event("processes", ClusterLine(model=state.model, phase=state.phase, reason=state.reason, draining=state.draining, processes=shown))

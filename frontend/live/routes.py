@@ -93,8 +93,8 @@ class LivePage:
         try:
             response = web.StreamResponse(headers=STREAM_HEADERS)
             await response.prepare(http)
-            args, keys = self._core.args, self._core.access.wanted
-            hello = frames.Hello(model=args.model_name, version=VERSION, frontend=args.name, admin=owner is None, keys=keys)
+            model, name, keys = self._core.view.model, self._core.args.name, self._core.access.wanted
+            hello = frames.Hello(model=model, version=VERSION, frontend=name, admin=owner is None, keys=keys)
             await _write(response, frames.event("hello", hello))
             while not hub.closed:
                 with contextlib.suppress(TimeoutError):

@@ -22,10 +22,19 @@ const headers = () => {
 };
 
 const lives = new Lives();
-const detail = new Detail(lives, headers);
+const detail = new Detail(headers);
 let chosen = "";
 let model = "";
+let about = [];
 let held = false;
+
+// What is served: another model after a reload.
+function served(name) {
+  if (name === model) return;
+  model = name;
+  document.title = `${name} – Pagewire`;
+  setText(byId("model"), [name, ...about].join(" · "));
+}
 
 function choose(key) {
   chosen = key;
@@ -43,15 +52,19 @@ const chat = new Chat({ model: () => model, headers, own: lanes.own });
 
 const parts = {
   hello(told) {
-    model = told.model;
-    setText(byId("model"), `${told.model} · version ${told.version}${told.keys ? (told.admin ? " · administrator" : " · your requests only") : ""}`);
+    about = [`version ${told.version}`, ...(told.keys ? [told.admin ? "administrator" : "your requests only"] : [])];
+    model = "";
+    served(told.model);
     byId("key").hidden = !told.keys;
     byId("drain").hidden = !(told.keys && told.admin);
-    document.title = `${told.model} – Pagewire`;
+    processes.admin = told.admin;
   },
   history: (told) => charts.history(told),
   sample: (told) => { if (!held) charts.add(told); },
-  processes: (told) => { if (!held) processes.update(told); },
+  processes(told) {
+    served(told.model);
+    if (!held) processes.update(told);
+  },
   blocks: (told) => { if (!held) blocks.update(told); },
   scene(told) {
     if (held) return;
@@ -117,6 +130,7 @@ function redraw() {
   charts.build();
   lanes.draw();
   blocks.draw();
+  detail.redraw();
 }
 
 byId("theme").addEventListener("click", () => {

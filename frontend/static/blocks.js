@@ -68,7 +68,7 @@ export class Blocks {
     const size = scene.block_size;
     const parts = [`${count(scene.blocks)} blocks of ${size} tokens`];
     if (sample?.hit_rate != null) parts.push(`prefix cache hits ${percent(sample.hit_rate)} of prompt tokens`);
-    if (sample?.evicted != null) parts.push(`${count(Math.round(sample.evicted))} blocks evicted each second`);
+    if (sample?.evicted != null) parts.push(`${count(Math.round(sample.evicted))} blocks/s evicted`);
     setText(byId("blocks-told"), scene.blocks ? parts.join(" · ") : "");
     const body = byId("branches").tBodies[0];
     const cells = ({ blocks, users }) => [count(blocks), count(blocks * size), users ? `${count(users)} ${users === 1 ? "row" : "rows"}` : "no row", percent(blocks / scene.blocks, 1)];

@@ -22,6 +22,8 @@ const TILES = [
   ["KV in use", (s) => [percent(s.kv_running), `${percent(s.kv_cached)} cached`]],
 ];
 
+const SPANS = new Map([[60, 20], [300, 120], [900, 300]]); // seconds between the marks
+const ago = (time) => (time < 1 ? "now" : time < 120 ? `−${Math.round(time)} s` : `−${(time / 60).toFixed(time % 60 ? 1 : 0)} min`);
 const clock = (time) => new Date(time * 1000).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 
 export class Charts {
@@ -41,8 +43,26 @@ export class Charts {
     for (const button of document.querySelectorAll("[data-span]")) {
       button.addEventListener("click", () => this.choose(button));
     }
+    this.note = byId("charts-note");
+    this.cursor = null;
+    this.grid.addEventListener("keydown", (event) => this.step(event));
+    this.grid.addEventListener("blur", () => this.point(null));
     this.build();
     new ResizeObserver(() => this.resize()).observe(this.grid);
+  }
+
+  step(event) {
+    const steps = { ArrowLeft: -1, ArrowRight: 1, PageUp: -30, PageDown: 30, Home: -Infinity, End: Infinity };
+    const shown = this.plots[0].plot.data[0];
+    if (!(event.key in steps) || !shown.length) return;
+    event.preventDefault();
+    this.point(Math.max(0, Math.min(shown.length - 1, (this.cursor ?? shown.length - 1) + steps[event.key])));
+  }
+
+  // The cursor of all charts at a sample, or nowhere.
+  point(index) {
+    this.cursor = index;
+    for (const { plot } of this.plots) plot.setCursor(index == null ? { left: -10, top: -10 } : { left: plot.valToPos(plot.data[0][index], "x"), top: 0 }, true, false);
   }
 
   choose(button) {
@@ -96,21 +116,25 @@ export class Charts {
     this.draw();
   }
 
+  // Where the axis of time has its marks.
+  ticks(now) {
+    const every = SPANS.get(this.span);
+    return Array.from({ length: Math.floor(this.span / every) + 1 }, (_, index) => now - index * every).reverse();
+  }
+
   plot(chart, values, box) {
     const axis = { stroke: colour("faint"), grid: { stroke: colour("grid"), width: 1 }, ticks: { show: false }, font: "11px system-ui, sans-serif" };
     const tell = (self) => {
-      const at = self.cursor.idx ?? this.time.length - 1;
-      chart.lines.forEach(([name, , label], index) => {
-        const value = at >= 0 ? self.data[index + 1]?.[self.cursor.idx == null ? self.data[index + 1].length - 1 : at] : null;
-        setText(values[index], `${label} ${chart.show(value)}`);
-      });
+      const at = self.cursor.idx ?? self.data[0].length - 1;
+      chart.lines.forEach(([, , label], index) => setText(values[index], `${label} ${chart.show(self.data[index + 1][at])}`));
+      setText(this.note, self.cursor.idx == null ? "" : `at ${clock(self.data[0][at])}`);
     };
     return new uPlot({
-      width: Math.max(200, box.clientWidth), height: 130, pxAlign: false, legend: { show: false }, padding: [8, 6, 0, 0],
+      width: Math.max(200, box.clientWidth), height: 130, pxAlign: false, legend: { show: false }, padding: [8, 14, 0, 0],
       cursor: { sync: { key: "charts" }, drag: { x: false, y: false }, points: { size: 5 }, y: false },
       scales: { x: { time: true }, y: { range: (self, low, high) => [0, chart.top ?? Math.max(high ?? 0, chart.least) * 1.1] } },
       axes: [
-        { ...axis, size: 22, space: 70, values: (self, ticks) => ticks.map((tick) => clock(tick).slice(0, this.span > 120 ? 5 : 8)) },
+        { ...axis, size: 22, splits: (self, index, from, now) => this.ticks(now), values: (self, ticks) => ticks.map((tick) => ago(ticks[ticks.length - 1] - tick)) },
         { ...axis, size: 52, space: 28, values: (self, ticks) => ticks.map((tick) => (tick ? (chart.tick ?? chart.show)(tick) : "0")) },
       ],
       series: [{}, ...chart.lines.map(([, tint]) => ({ stroke: colour(tint), width: 1.5, points: { show: false }, spanGaps: false }))],

@@ -36,7 +36,24 @@ export class Chat {
       const on = this.talk.classList.toggle("shaded");
       event.currentTarget.setAttribute("aria-pressed", String(on));
     });
-    for (const kind of ["pointerover", "focusin"]) this.talk.addEventListener(kind, (event) => this.look(event.target));
+    this.talk.addEventListener("pointerover", (event) => this.look(event.target));
+    this.talk.addEventListener("keydown", (event) => this.step(event));
+    this.talk.addEventListener("blur", () => this.at?.classList.remove("looked"));
+    this.at = null;
+  }
+
+  // The token before or after the one that is looked at, of all answers.
+  step(event) {
+    const steps = { ArrowLeft: -1, ArrowRight: 1 };
+    const tokens = [...this.talk.querySelectorAll(".token")];
+    if (!(event.key in steps) || !tokens.length) return;
+    event.preventDefault();
+    const now = tokens.indexOf(this.at);
+    this.at?.classList.remove("looked");
+    this.at = tokens[now < 0 ? (steps[event.key] > 0 ? 0 : tokens.length - 1) : Math.max(0, Math.min(tokens.length - 1, now + steps[event.key]))];
+    this.at.classList.add("looked");
+    this.at.scrollIntoView({ block: "nearest" });
+    this.look(this.at);
   }
 
   clear() {
@@ -109,8 +126,9 @@ export class Chat {
       const entries = choice.logprobs?.content ?? [];
       this.tokens += entries.length;
       if (entries.length && !first) first = performance.now();
-      this.begun ||= Boolean(choice.delta?.content || entries.length);
-      this.write(answer, choice.delta?.content ?? "", entries);
+      const { content, reasoning_content: thought } = choice.delta ?? {};
+      this.begun ||= Boolean(content || thought || entries.length);
+      this.write(answer, content ?? "", thought ?? "", entries);
       const { tokens } = this;
       if (!tokens) continue;
       const took = (performance.now() - began) / 1000;
@@ -119,15 +137,17 @@ export class Chat {
     }
   }
 
-  // Text arrives whole characters at a time, tokens may be parts of them: an event's text goes to its last token.
-  write(answer, text, entries) {
-    if (!text && !entries.length) return;
+  // Text arrives whole characters at a time, tokens may be parts of them: an event's text goes to its last token. What it thought before is not said again.
+  write(answer, text, thought, entries) {
+    if (!text && !thought && !entries.length) return;
     answer.said += text;
     const near = this.talk.scrollHeight - this.talk.scrollTop - this.talk.clientHeight < 40;
+    const all = thought + text;
     const pieces = entries.map((entry) => entry.token);
-    const split = pieces.join("") === text ? pieces : [...pieces.slice(0, -1).map(() => ""), text];
-    entries.forEach((entry, index) => answer.append(this.token(split[index], entry)));
-    if (!entries.length) answer.append(text);
+    const split = pieces.join("") === all ? pieces : [...pieces.slice(0, -1).map(() => ""), all];
+    const spans = entries.length ? entries.map((entry, index) => this.token(split[index], entry)) : [make("span", "", all)];
+    if (thought) spans.forEach((span) => span.classList.add("thought"));
+    answer.append(...spans);
     if (near) this.talk.scrollTop = this.talk.scrollHeight;
   }
 

@@ -1,28 +1,35 @@
-// The life of one request: what the server says of it, and what this page has seen of it.
+// One request: where it is, its numbers and its life, asked of the server once a second while it goes on.
 
-import { byId, colour, make, sized } from "./dom.js";
+import { byId, make, setText } from "./dom.js";
 import { count, percent, seconds } from "./format.js";
+import { Life } from "./life.js";
 import { refusalOf } from "./stream.js";
+import { WAITS } from "./waits.js";
 
-const PHASES = ["waiting", "prefill", "decode", "paused"];
-const NAMES = ["in the queue", "prefill", "decode", "waits in its slot"];
 const EVERY_SECONDS = 1;
 const OVER = new Set(["finished", "cancelled", "error"]);
-const WAITS = {
-  turn: "others before it", slot: "a free slot", blocks: "KV blocks", tokens: "room in a step", prefix: "its prefix, which is being computed", worker: "the worker",
-};
+const NOTHING = "Choose a lane or a line of the queue.";
 
 export class Detail {
-  constructor(lives, headers) {
-    this.lives = lives;
+  constructor(headers) {
     this.headers = headers;
     this.body = byId("detail-body");
     this.button = byId("cancel");
+    this.empty = byId("detail-empty");
+    this.title = byId("detail-what");
+    this.list = byId("detail-facts");
+    this.life = new Life(byId("detail-life"));
     this.name = "";
     this.key = "";
     this.asked = 0;
     this.card = null;
     this.button.addEventListener("click", () => this.cancel());
+    new ResizeObserver(() => this.redraw()).observe(byId("detail"));
+  }
+
+  // Another theme, or width.
+  redraw() {
+    if (this.card) this.draw();
   }
 
   // `key` names a sequence that runs; the request's own id takes its place once it is known, for a sequence is forgotten at its end.
@@ -30,100 +37,85 @@ export class Detail {
     this.key = key;
     this.name = key;
     this.card = null;
-    this.problem = "";
-    this.asked = 0;
-    this.button.hidden = true;
-    this.body.replaceChildren(make("p", "empty", "Asking…"));
+    this.tell("Asking…");
     this.ask();
   }
 
   update(now) {
     if (this.name && now - this.asked >= EVERY_SECONDS && !(this.card && OVER.has(this.card.state))) this.ask();
-    else this.drawLife();
   }
 
-  async ask(method = "GET") {
+  async ask() {
     const { name } = this;
     this.asked = performance.now() / 1000;
     try {
-      const response = await fetch(`/v1/requests/${encodeURIComponent(name)}`, { method, headers: this.headers() });
+      const response = await fetch(`/v1/requests/${encodeURIComponent(name)}?life=true`, { headers: this.headers() });
       if (!response.ok) throw await refusalOf(response);
       const card = await response.json();
       if (name !== this.name) return;
       this.card = card;
       this.name = card.id;
+      this.draw();
     } catch (error) {
-      if (name !== this.name) return;
-      this.problem = this.card ? "" : error.message;
-      if (!this.card) this.name = "";
+      if (name !== this.name || this.card) return;
+      this.name = "";
+      this.tell(error.message);
     }
-    this.draw();
   }
 
   async cancel() {
+    const path = `/v1/requests/${encodeURIComponent(this.name)}`;
     this.button.disabled = true;
-    await this.ask("DELETE");
+    await fetch(path, { method: "DELETE", headers: this.headers() }).catch(() => null);
     this.button.disabled = false;
+    if (this.name) await this.ask();
+  }
+
+  // A sentence, and no request.
+  tell(text) {
+    this.body.hidden = true;
+    this.button.hidden = true;
+    this.empty.hidden = false;
+    setText(this.empty, text || NOTHING);
   }
 
   draw() {
     const { card } = this;
-    if (!card) {
-      this.button.hidden = true;
-      this.body.replaceChildren(make("p", "empty", this.problem || "Choose a lane or a line of the queue."));
-      return;
-    }
-    this.button.hidden = OVER.has(card.state);
     const choice = card.choices.find((one) => one.sequence === this.key) ?? card.choices[0];
-    const list = make("dl", "facts");
-    for (const [name, value] of this.facts(card, choice)) list.append(make("dt", "", name), make("dd", "", value));
-    this.life = make("canvas", "life");
-    this.life.setAttribute("role", "img");
-    const title = make("p", `what ${choice.state}`, this.sentence(choice));
-    this.body.replaceChildren(title, this.life, list);
-    this.drawLife();
+    this.body.hidden = false;
+    this.empty.hidden = true;
+    this.button.hidden = OVER.has(card.state);
+    this.title.className = `what ${choice.state}`;
+    setText(this.title, this.sentence(choice));
+    this.list.replaceChildren(...this.facts(card, choice).flatMap(([name, value]) => [make("dt", "", name), make("dd", "", value)]));
+    this.life.show(choice);
   }
 
   sentence(choice) {
     if (choice.state === "waiting") return `Waiting for ${WAITS[choice.waits_for] ?? "its turn"}`;
-    if (choice.reason) return `${choice.state[0].toUpperCase()}${choice.state.slice(1)}: ${choice.reason}`;
-    return choice.state[0].toUpperCase() + choice.state.slice(1);
+    const state = choice.state[0].toUpperCase() + choice.state.slice(1);
+    return choice.reason ? `${state}: ${choice.reason}` : state;
   }
 
-  *facts(card, choice) {
-    yield ["Request", card.id];
-    if (card.key) yield ["API key", card.key];
-    yield ["Endpoint", card.endpoint + (card.stream ? ", streamed" : "")];
-    if (card.choices.length > 1) yield ["Choices", `${choice.index + 1} of ${count(card.choices.length)}`];
-    yield ["Arrived", `${new Date(card.created * 1000).toLocaleTimeString("en-GB")}, ${seconds(choice.age_seconds)} ${OVER.has(choice.state) ? "in all" : "ago"}`];
-    if (choice.place != null) yield ["Place", count(choice.place)];
-    if (choice.first_token_seconds != null) yield ["First token", `expected in ${seconds(choice.first_token_seconds)}`];
-    if (choice.queued_seconds != null) yield ["Queued", seconds(choice.queued_seconds)];
-    if (choice.prefill_seconds != null) yield ["Prefill", seconds(choice.prefill_seconds)];
+  facts(card, choice) {
+    const over = OVER.has(choice.state);
     const cached = choice.cached_tokens;
-    yield ["Prompt", `${count(choice.prompt_tokens)} tokens${cached == null ? "" : `, ${count(cached)} cached (${percent(cached / Math.max(1, choice.prompt_tokens))})`}`];
-    if (choice.computed_tokens != null) yield ["Computed", `${count(choice.computed_tokens)} tokens`];
-    yield ["Generated", `${count(choice.generated_tokens)} tokens`];
-    if (choice.preemptions != null) yield ["Preempted", `${count(choice.preemptions)} times`];
-    if (card.note) yield ["Note", card.note];
-  }
-
-  // Its phases as this page has seen them, one bar.
-  drawLife() {
-    const known = this.lives.requests.get(this.key);
-    if (!this.life?.isConnected || !known) return;
-    const width = this.body.clientWidth;
-    const context = sized(this.life, width, 14);
-    const [from, to] = [known.phases[0].from, known.phases[known.phases.length - 1].to];
-    const scale = width / Math.max(to - from, 0.001);
-    context.clearRect(0, 0, width, 14);
-    const spent = new Map();
-    for (const run of known.phases) {
-      context.fillStyle = colour(PHASES[run.phase]);
-      context.fillRect((run.from - from) * scale, 0, Math.max(1, (run.to - run.from) * scale), 14);
-      spent.set(run.phase, (spent.get(run.phase) ?? 0) + run.to - run.from);
-    }
-    this.life.setAttribute("aria-label", [...spent].map(([phase, time]) => `${NAMES[phase]} ${seconds(time)}`).join(", "));
-    this.life.title = this.life.getAttribute("aria-label");
+    const share = cached == null ? "" : `, ${count(cached)} cached (${percent(cached / Math.max(1, choice.prompt_tokens))})`;
+    const times = choice.preemptions === 1 ? "once" : `${count(choice.preemptions)} times`;
+    return [
+      ["Request", card.id],
+      card.key && ["API key", card.key],
+      ["Endpoint", card.endpoint + (card.stream ? ", streamed" : "")],
+      card.choices.length > 1 && ["Choice", `${choice.index + 1} of ${count(card.choices.length)}`],
+      ["Arrived", `${new Date(card.created * 1000).toLocaleTimeString("en-GB")}, ${seconds(choice.age_seconds)} ${over ? "in all" : "ago"}`],
+      choice.place != null && ["Place", count(choice.place)],
+      choice.start_seconds != null && ["Start", `expected in ${seconds(choice.start_seconds)}`],
+      choice.first_token_seconds != null && ["First token", `expected in ${seconds(choice.first_token_seconds)}`],
+      choice.queued_seconds != null && ["First token", `after ${seconds(choice.queued_seconds)} in the queue and ${seconds(choice.prefill_seconds)} of prefill`],
+      ["Prompt", `${count(choice.prompt_tokens)} tokens${share}`],
+      ["Generated", `${count(choice.generated_tokens)} tokens`],
+      choice.preemptions ? ["Preempted", times] : null,
+      card.note && ["Note", card.note],
+    ].filter(Boolean);
   }
 }

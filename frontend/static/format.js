@@ -12,6 +12,7 @@ export function compact(value) {
 
 export function seconds(value) {
   if (value == null) return "–";
+  if (value === 0) return "0 s";
   if (value < 0.001) return `${(value * 1e6).toFixed(0)} µs`;
   if (value < 1) return `${(value * 1e3).toFixed(value < 0.01 ? 1 : 0)} ms`;
   if (value < 60) return `${value.toFixed(value < 10 ? 1 : 0)} s`;

@@ -8,17 +8,18 @@ const GUTTER = 30;
 const AXIS = 18;
 const GAP = 14;
 const MOST_IN_COLUMN = 256;
-const ROOM = 512; // CSS pixels of height
+const LEAST = 512; // CSS pixels of height that the lanes may take, or more where the page has it
+const MOST_PITCH = 30;
 const PHASES = ["lane", "prefill", "decode", "paused"];
 const DECODE = 2;
 const FILLS = [[1, false], [1, true], [2, false], [2, true], [3, false], [3, true]];
 const NAMES = ["free", "prefill", "decode", "waits in its slot"];
 const EVERY = [5, 10, 15, 20];
 
-function shapeOf(slots, width) {
+function shapeOf(slots, width, room) {
   const columns = Math.max(1, Math.ceil(slots / MOST_IN_COLUMN));
   const rows = Math.ceil(slots / columns);
-  const pitch = Math.max(2, Math.min(26, Math.floor(ROOM / rows)));
+  const pitch = Math.max(2, Math.min(MOST_PITCH, room / rows)); // may be a fraction: lanes begin at whole pixels
   const gap = pitch >= 15 ? 3 : pitch > 3 ? 1 : 0;
   return { columns, rows, pitch, gap, span: (width - GAP * (columns - 1)) / columns };
 }
@@ -57,9 +58,11 @@ export class Lanes {
     const { lives, scene } = this;
     const width = this.box.clientWidth;
     if (!scene || width < 50) return;
-    const shape = shapeOf(Math.max(scene.slots, 1), width);
+    const least = shapeOf(Math.max(scene.slots, 1), width, LEAST);
+    this.box.style.minHeight = `${Math.round(least.rows * least.pitch) + AXIS}px`;
+    const shape = shapeOf(Math.max(scene.slots, 1), width, Math.max(LEAST, this.box.clientHeight - AXIS));
     this.shape = shape;
-    const height = shape.rows * shape.pitch + AXIS;
+    const height = Math.round(shape.rows * shape.pitch) + AXIS;
     const context = sized(this.canvas, width, height);
     context.clearRect(0, 0, width, height);
     context.font = "11px system-ui, sans-serif";
@@ -75,39 +78,41 @@ export class Lanes {
     const first = column * rows;
     const last = Math.min(first + rows, this.scene.slots);
     const x = (time) => left + wide - (now - time) * scale;
+    const y = (slot) => Math.round((slot - first) * pitch);
     context.fillStyle = colour("lane");
-    if (gap) for (let slot = first; slot < last; slot += 1) context.fillRect(left, (slot - first) * pitch, wide, pitch - gap);
-    else context.fillRect(left, 0, wide, (last - first) * pitch);
+    if (gap) for (let slot = first; slot < last; slot += 1) context.fillRect(left, y(slot), wide, y(slot + 1) - y(slot) - gap);
+    else context.fillRect(left, 0, wide, y(last));
     for (const [phase, odd] of FILLS) {
       context.fillStyle = colour(phase === DECODE && odd ? "decode-odd" : PHASES[phase]);
       for (let slot = first; slot < last; slot += 1) {
-        const top = (slot - first) * pitch;
+        const top = y(slot);
+        const tall = y(slot + 1) - top - gap;
         for (const run of this.lives.lanes[slot]) {
           if (run.phase !== phase || run.odd !== odd) continue;
           const begin = Math.max(left, x(run.from));
           // A thin gap between one request and the next, where there is room for it.
-          context.fillRect(begin, top, Math.max(1, x(run.to) - begin - (gap && run.to < now ? 0.75 : 0)), pitch - gap);
+          context.fillRect(begin, top, Math.max(1, x(run.to) - begin - (gap && run.to < now ? 0.75 : 0)), tall);
         }
       }
     }
-    this.drawMarks(context, first, last, x, left);
-    this.drawAxis(context, first, last, left, wide);
+    this.drawMarks(context, first, last, x, y, left);
+    this.drawAxis(context, first, last, y, left, wide);
   }
 
-  drawMarks(context, first, last, x, left) {
-    const { pitch, gap } = this.shape;
-    const tall = Math.max(pitch - gap, 3);
+  drawMarks(context, first, last, x, y, left) {
+    const { gap } = this.shape;
+    const tall = (slot) => y(slot + 1) - y(slot) - gap;
     context.fillStyle = colour("preempted");
     for (const { slot, time } of this.lives.marks) {
       if (slot < first || slot >= last || x(time) < left) continue;
-      context.fillRect(x(time) - 1.5, (slot - first) * pitch, 3, tall);
+      context.fillRect(x(time) - 1.5, y(slot), 3, Math.max(3, tall(slot)));
     }
     for (const [key, known] of this.lives.requests) {
       const chosen = key === this.chosen;
       if ((!chosen && !this.own.has(key)) || known.slot < first || known.slot >= last) continue;
-      const top = (known.slot - first) * pitch;
+      const top = y(known.slot);
       context.fillStyle = colour(chosen ? "text" : "own");
-      const middle = top + (pitch - gap) / 2;
+      const middle = top + tall(known.slot) / 2;
       context.beginPath();
       context.moveTo(left - 7, middle - 4);
       context.lineTo(left - 1, middle);
@@ -118,25 +123,25 @@ export class Lanes {
       for (const run of this.lives.lanes[known.slot]) {
         if (run.key !== key) continue;
         const begin = Math.max(left, x(run.from));
-        context.strokeRect(begin + 0.75, top + 0.75, Math.max(1, x(run.to) - begin - 1.5), Math.max(1.5, pitch - gap - 1.5));
+        context.strokeRect(begin + 0.75, top + 0.75, Math.max(1, x(run.to) - begin - 1.5), Math.max(1.5, tall(known.slot) - 1.5));
       }
     }
     if (this.slot >= first && this.slot < last && document.activeElement === this.canvas) {
       context.lineWidth = 1;
       context.strokeStyle = colour("text");
-      context.strokeRect(left - 0.5, (this.slot - first) * pitch - 0.5, x(this.lives.time) - left + 1, Math.max(3, pitch - gap + 1));
+      context.strokeRect(left - 0.5, y(this.slot) - 0.5, x(this.lives.time) - left + 1, Math.max(3, tall(this.slot) + 1));
     }
   }
 
-  drawAxis(context, first, last, left, wide) {
+  drawAxis(context, first, last, y, left, wide) {
     const { pitch, gap, rows, columns } = this.shape;
     context.fillStyle = colour("faint");
     context.textAlign = "right";
     const step = pitch >= 12 ? 1 : pitch >= 6 ? 8 : pitch >= 4 ? 16 : 32;
     for (let slot = first; slot < last; slot += 1) {
-      if (slot % step === 0) context.fillText(String(slot), left - 9, (slot - first) * pitch + Math.max(pitch - gap, 10) / 2);
+      if (slot % step === 0) context.fillText(String(slot), left - 9, y(slot) + Math.max(pitch - gap, 10) / 2);
     }
-    const bottom = rows * pitch + AXIS / 2 + 2;
+    const bottom = Math.round(rows * pitch) + AXIS / 2 + 2;
     const every = columns > 1 ? 30 : EVERY.find((seconds_) => (wide / KEPT_SECONDS) * seconds_ > 60) ?? 20;
     for (let ago = 0; ago <= KEPT_SECONDS; ago += every) {
       context.textAlign = ago === 0 ? "right" : ago === KEPT_SECONDS ? "left" : "center";

@@ -11,7 +11,7 @@ export class Lives {
   reset() {
     this.lanes = []; // by slot: runs of {from, to, phase, key}, oldest first
     this.marks = []; // preemptions: {slot, time, key}
-    this.requests = new Map(); // by key: {slot, preemptions, seen, phases}
+    this.requests = new Map(); // by key: {slot, preemptions, seen}
     this.time = 0;
   }
 
@@ -30,8 +30,8 @@ export class Lives {
       const row = now[lane];
       this.extend(this.lanes[lane], from, row < 0 ? FREE : phase[row], row < 0 ? "" : key[row]);
     }
-    for (let row = 0; row < slot.length; row += 1) this.note(key[row], slot[row], phase[row], preemptions[row], from);
-    for (const one of scene.line) if (one.key) this.note(one.key, -1, FREE, one.preemptions ?? 0, from);
+    for (let row = 0; row < slot.length; row += 1) this.note(key[row], slot[row], preemptions[row]);
+    for (const one of scene.line) if (one.key) this.note(one.key, -1, one.preemptions ?? 0);
     this.forget();
   }
 
@@ -46,17 +46,14 @@ export class Lives {
     while (runs.length && runs[0].to < this.time - KEPT_SECONDS) runs.shift();
   }
 
-  note(key, slot, phase, preemptions, from) {
+  note(key, slot, preemptions) {
     if (!key) return;
     const known = this.requests.get(key);
     if (!known) {
-      this.requests.set(key, { slot, preemptions, seen: this.time, phases: [{ from, to: this.time, phase }] });
+      this.requests.set(key, { slot, preemptions, seen: this.time });
       return;
     }
     if (preemptions > known.preemptions && known.slot >= 0) this.marks.push({ slot: known.slot, time: this.time, key });
-    const last = known.phases[known.phases.length - 1];
-    if (last.phase === phase) last.to = this.time;
-    else if (known.phases.length < 200) known.phases.push({ from: last.to, to: this.time, phase });
     known.preemptions = preemptions;
     if (slot >= 0) known.slot = slot;
     known.seen = this.time;

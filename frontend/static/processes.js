@@ -1,10 +1,11 @@
 // The processes of the cluster.
 
+import { confirmed } from "./confirm.js";
 import { byId, fillRows, setText } from "./dom.js";
 import { bytes, count, percent, seconds } from "./format.js";
 import { refusalOf } from "./stream.js";
 
-const CLASSES = ["", "", "n", "n", "n", "n", "n"];
+const CLASSES = ["", "", "n", "n", "n", "n wide", "n wide"];
 
 export class Processes {
   constructor(headers) {
@@ -12,7 +13,27 @@ export class Processes {
     this.body = byId("processes").tBodies[0];
     this.button = byId("drain");
     this.phase = byId("phase");
+    this.told = byId("processes-told");
     this.button.addEventListener("click", () => this.order());
+    this.all = byId("cancel-all");
+    this.all.addEventListener("click", () => this.cancelAll());
+    this.admin = false;
+  }
+
+  // End all requests, or those of this key, once the person has said so again.
+  async cancelAll() {
+    const [whose, whom] = this.admin ? ["every request that waits or runs, of all clients", "Their clients get"] : ["every request of your API key that waits or runs", "They end with"];
+    if (!(await confirmed("Cancel all requests?", `This ends ${whose}. ${whom} an error; what was generated so far is not taken back.`, "Cancel all"))) return;
+    this.all.disabled = true;
+    try {
+      const response = await fetch("/v1/requests", { method: "DELETE", headers: this.headers() });
+      if (!response.ok) throw await refusalOf(response);
+      const { cancelled } = await response.json();
+      setText(this.told, `${count(cancelled)} ${cancelled === 1 ? "request was" : "requests were"} cancelled`);
+    } catch (error) {
+      setText(this.told, error.message);
+    }
+    this.all.disabled = false;
   }
 
   // Refuse new requests, or take them again: for administrators.
@@ -23,7 +44,7 @@ export class Processes {
       const response = await fetch(path, { method: "POST", headers: this.headers() });
       if (!response.ok) throw await refusalOf(response);
     } catch (error) {
-      setText(this.phase, error.message);
+      setText(this.told, error.message);
     }
     this.button.disabled = false;
   }

@@ -1,13 +1,11 @@
-// The line in front of the slots: who waits for what, and when its first token is expected.
+// The line in front of the slots: who waits for what, and when it is expected to start and to have its first token.
 
 import { byId, fillRows, setText } from "./dom.js";
 import { compact, count, seconds } from "./format.js";
+import { WAITS } from "./waits.js";
 
-const REASONS = {
-  turn: "others before it", slot: "a free slot", blocks: "KV blocks", tokens: "room in a step", prefix: "its prefix, being computed", worker: "the worker",
-};
 const SHOWN = 100;
-const CLASSES = ["n", "", "n", "n", "n"];
+const CLASSES = ["n", "", "n", "n wide", "n", "n"];
 
 export class Queue {
   constructor(choose) {
@@ -42,10 +40,11 @@ export class Queue {
     const known = Boolean(one.key);
     return [
       count(one.place),
-      (REASONS[one.waits_for] ?? one.waits_for ?? "") + again,
+      (WAITS[one.waits_for] ?? one.waits_for ?? "") + again,
       known ? seconds(one.waited) : "–",
       known ? compact(one.prompt_tokens) : "–",
-      one.first_token_seconds == null ? "–" : `in ${seconds(one.first_token_seconds)}`,
+      seconds(one.start_seconds),
+      seconds(one.first_token_seconds),
     ];
   }
 }

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from messages.explain import DECODE, MAX_KEYS, SLOT, WAITING, Explain, Explained, Standing
+from messages.explain import COMPUTED, DECODE, GOT_SLOT, MAX_KEYS, SLOT, WAITING, Explain, Explained, Life, Moment, Standing
 from messages.request import Cancel, Generate
 from messages.text import Ended, FromTokenizer, Problem, Started, TextDelta
 from tests.support.frontend_peers import TIMEOUT, Frontend, Message, Peers, Script, cluster_state, running, silent
@@ -80,9 +80,12 @@ def test_an_unknown_request_is_404(ready: Pair) -> None:
 def test_a_running_request_is_explained(ready: Pair) -> None:
     frontend, peers = ready
     peers.script = explained(
-        {"state": WAITING, "place": 3, "waits_for": SLOT, "prompt_tokens": 7, "preemptions": 1, "first_token_seconds": 1.23456},
+        {
+            "state": WAITING, "place": 3, "waits_for": SLOT, "prompt_tokens": 7, "preemptions": 1, "start_seconds": 0.98765,
+            "first_token_seconds": 1.23456,
+        },
         {"state": DECODE, "prompt_tokens": 7, "cached_tokens": 4, "computed_tokens": 9, "generated_tokens": 3},
-    )
+    )  # fmt: skip
     client = Client(frontend, CHAT_PATH, {**CHAT, "n": 2, "priority": 5}, "it is/mine")
     keys = peers.expect(Generate).keys
     found = card(frontend, "it%20is%2Fmine")
@@ -113,6 +116,7 @@ def test_a_running_request_is_explained(ready: Pair) -> None:
         "cached_tokens": 0,
         "computed_tokens": 0,
         "generated_tokens": 0,
+        "start_seconds": 0.988,
         "first_token_seconds": 1.235,
         "queued_seconds": None,
         "prefill_seconds": None,
@@ -126,6 +130,34 @@ def test_a_running_request_is_explained(ready: Pair) -> None:
     status, body = client.end()
     assert (status, json.loads(body)["id"]) == (200, found["id"])
     assert card(frontend, str(keys[1]))["id"] == found["id"]
+
+
+def test_a_life_is_told_to_who_asks_for_it_also_after_the_end(ready: Pair) -> None:
+    frontend, peers = ready
+    moments = [Moment(what=GOT_SLOT, at=0.0123456, tokens=4, slot=2), Moment(what=COMPUTED, at=0.5, tokens=300, steps=3, until=0.7)]
+
+    def script(message: Message) -> Iterable[FromTokenizer]:
+        if isinstance(message, Explain):
+            lives = [Life(key=message.keys[0], moments=moments)] if message.lives else []
+            yield Explained(key=message.key, frontend=message.frontend, standings=[], lives=lives)
+
+    peers.script = script
+    client = Client(frontend, TEXT_PATH, {"prompt": "A", "n": 2}, "lived")
+    keys = peers.expect(Generate).keys
+    assert "life" not in card(frontend, "lived")["choices"][0]
+    told = [{"what": "slot", "at": 0.0123, "tokens": 4, "slot": 2}, {"what": "prefill", "at": 0.5, "tokens": 300, "steps": 3, "until": 0.7}]
+    assert [choice["life"] for choice in card(frontend, "lived?life=true")["choices"]] == [told, None]
+    peers.send(Started(keys[0], 1))
+    for key in keys:
+        peers.send(Ended(key=key, finish="stop", completion_tokens=0))
+    assert client.end()[0] == 200
+    ended = wait_for_card(frontend, "lived", "finished")
+    assert "life" not in ended["choices"][0]
+    assert card(frontend, "lived?life=true") == ended | {"choices": [ended["choices"][0] | {"life": told}, ended["choices"][1] | {"life": None}]}
+    assert card(frontend, "lived?life=false") == ended
+    for query in ("life=yes", "lives=true"):
+        status, _, body = frontend.get(f"/v1/requests/lived?{query}")
+        assert (status, json.loads(body)["error"]["param"]) == (400, query.partition("=")[0])
 
 
 def test_before_the_scheduler_has_it_a_request_is_being_encoded(ready: Pair) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from messages.explain import Explain, Explained
 from messages.request import Cancel, Generate
-from messages.text import FromTokenizer
+from messages.text import FromTokenizer, Started
 from tests.support.certificates import make_certificate
 from tests.support.frontend_peers import Frontend, Message, Peers, running, say, silent
 from tests.support.waiting import wait_until
@@ -102,7 +102,8 @@ def answer(connection: socket.socket) -> tuple[int, dict[str, str], Any]:
 
 ROUTES = [
     ("GET", "/"), ("GET", "/version"), ("GET", "/docs"), ("GET", "/openapi.json"), ("GET", "/v1/models"), ("GET", "/v1/models/tiny"),
-    ("GET", "/v1/requests"), ("GET", "/v1/requests/x"), ("DELETE", "/v1/requests/x"), ("POST", "/tokenize"), ("POST", "/detokenize"),
+    ("GET", "/v1/requests"), ("GET", "/v1/requests/x"), ("DELETE", "/v1/requests"), ("DELETE", "/v1/requests/x"),
+    ("POST", "/tokenize"), ("POST", "/detokenize"),
     ("POST", "/v1/completions"), ("POST", "/v1/chat/completions"), ("POST", "/v1/embeddings"), ("GET", "/nowhere"), ("PUT", "/v1/models"),
     ("GET", "/health/"), ("GET", "/health/../v1/models"), ("GET", "//health"), ("GET", "/health/live/%2e%2e/%2e%2e/v1/models"), ("OPTIONS", PATH),
 ]  # fmt: skip
@@ -136,6 +137,27 @@ def runs_on(message: Message) -> Iterator[FromTokenizer]:
     """No request ends, and the scheduler has nothing to say of any."""
     if isinstance(message, Explain):
         yield Explained(key=message.key, frontend=message.frontend, standings=[])
+
+
+def test_a_key_cancels_all_of_its_own_and_an_administrator_everybodys(site: Site) -> None:
+    site.peers.script = runs_on
+    aborted = site.frontend.metric("request_success_total", finished_reason="abort")
+    with site.open(site.post("alice")) as hers, site.open(site.post("bob")) as his:
+        running = {generate.tenant: generate.keys for generate in (site.peers.expect(Generate), site.peers.expect(Generate))}
+        _, _, body = site.frontend.post("/v1/responses", {"input": "A", "background": True}, site.as_("bob"))
+        behind = site.peers.expect(Generate).keys
+        for keys in (*running.values(), behind):
+            site.peers.send(Started(keys[0], 1))
+        wait_until(lambda: [card["state"] for card in site.get("/v1/requests", "boss")[1]["data"]] == ["waiting"] * 3)
+        assert site.get("/v1/requests/", "boss", "DELETE")[0] == 404  # no name is not every name
+        assert site.get("/v1/requests?all=1", "boss", "DELETE")[0] == 400
+        for who, cancelled, gone in (("alice", 1, [running["alice"]]), ("boss", 2, [behind, running["team"]]), ("boss", 0, [])):
+            assert site.get("/v1/requests", who, "DELETE") == (200, {"object": "requests.cancelled", "cancelled": cancelled})
+            assert sorted(site.peers.expect(Cancel).keys for _ in gone) == sorted(gone)
+        for connection in (hers, his):
+            assert b" 499 " in connection.recv(100)
+    assert site.get(f"/v1/responses/{body['id']}", "bob")[1]["status"] == "cancelled"
+    site.frontend.wait_metric("request_success_total", aborted + 3, finished_reason="abort")
 
 
 def test_requests_belong_to_their_key(site: Site) -> None:

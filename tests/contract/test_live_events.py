@@ -185,6 +185,18 @@ def test_the_scheduler_is_listened_to_while_a_page_is_open(site: Site) -> None:
     wait_until(lambda: not site.feed.watched, "it still listens")
 
 
+def test_the_model_is_the_one_that_is_served_now(site: Site) -> None:
+    before, site.peers.state = site.peers.state, msgspec.structs.replace(cluster_state(), model="another")
+    with page(site, "boss") as opened:
+        while opened.next("processes")["model"] != "another":
+            pass
+        with page(site, "boss") as later:
+            assert later.next("hello")["model"] == "another"
+        site.peers.state = before
+        while opened.next("processes")["model"] != MODEL:
+            pass
+
+
 def test_a_key_sees_its_own_requests_and_the_shape_of_others(site: Site) -> None:
     site.peers.script = silent
     with contextlib.closing(site.frontend.connection()) as connection, page(site, "alice") as opened:

@@ -1,4 +1,7 @@
-"""Headless Chromium for tests of pages: Debian's `chromium` package, or another on the path, driven by Playwright."""
+"""Headless Chromium for tests of pages, driven by Playwright: Debian's `chromium` package, another one on the path, or Playwright's own.
+
+The last needs no root: `.venv/bin/playwright install --only-shell chromium` fetches it (about 110 MB) into the user's cache.
+"""
 
 import contextlib
 import os
@@ -19,10 +22,14 @@ def browser() -> "Iterator[Browser]":
     """Skips the test that asks where there is none."""
     api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
     path = next((found for name in NAMES if (found := shutil.which(name))), None)
-    if path is None:
-        pytest.skip(f"no browser on this machine: none of {', '.join(NAMES)} is there")
     with api.sync_playwright() as driver:
-        opened = driver.chromium.launch(executable_path=path, args=["--no-sandbox"] if os.geteuid() == 0 else [])
+        try:
+            opened = driver.chromium.launch(executable_path=path, args=["--no-sandbox"] if os.geteuid() == 0 else [])
+        except api.Error as error:
+            if path is not None:
+                raise
+            why = error.message.splitlines()[0]
+            pytest.skip(f"no browser on this machine: none of {', '.join(NAMES)}, and Playwright's own does not start: {why}")
         try:
             yield opened
         finally:

@@ -42,6 +42,51 @@ COLOURS = """(names) => {
 """How many pixels of the lanes have each of these colours of the theme."""
 
 
+UNREADABLE = """() => {
+  const numbers = (text) => text.match(/[0-9.]+/g).map(Number);
+  const light = (colour) => {
+    const [r, g, b] = colour.map((value) => (value / 255 <= 0.04045 ? value / 255 / 12.92 : ((value / 255 + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const behind = (element) => {
+    const [r, g, b, a = 1] = numbers(getComputedStyle(element).backgroundColor);
+    if (a === 1 || !element.parentElement) return [r, g, b];
+    return behind(element.parentElement).map((value, at) => value * (1 - a) + [r, g, b][at] * a);
+  };
+  const found = new Set();
+  for (const element of document.querySelectorAll("body *")) {
+    const texts = [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
+    if (!texts || !element.checkVisibility() || element.disabled) continue;
+    const [one, other] = [light(numbers(getComputedStyle(element).color).slice(0, 3)), light(behind(element))].sort((a, b) => b - a);
+    const contrast = (one + 0.05) / (other + 0.05);
+    if (contrast < 4.5) found.add(`${element.tagName} ${element.id || element.className}: ${contrast.toFixed(2)}`);
+  }
+  return [...found];
+}"""
+"""Visible texts whose contrast is below 4.5:1 (WCAG 2.2, 1.4.3 AA)."""
+CUT = """() => {
+  const found = [];
+  if (document.documentElement.scrollWidth > innerWidth) found.push(`the page is ${document.documentElement.scrollWidth} pixels wide`);
+  for (const element of document.querySelectorAll("body *")) {
+    const style = getComputedStyle(element);
+    const left_out = ".skip, .hidden, .uplot, textarea, .talk";
+    if (!element.checkVisibility() || element.closest(left_out) || style.display.startsWith("inline")) continue;
+    const name = `${element.tagName} ${element.id || element.className}`;
+    const box = element.getBoundingClientRect();
+    const inside = element.closest(".scroll") ?? document.documentElement;
+    if (!element.matches(".scroll") && element.scrollWidth > element.clientWidth + 1) found.push(`${name} is cut`);
+    if (box.right > inside.getBoundingClientRect().right + 1) found.push(`${name} sticks out`);
+  }
+  const panels = [...document.querySelectorAll(".panel, .tile")].map((panel) => panel.getBoundingClientRect());
+  panels.forEach((one, at) => panels.slice(at + 1).forEach((other) => {
+    const apart = one.left >= other.right || other.left >= one.right || one.top >= other.bottom || other.top >= one.bottom;
+    if (!apart) found.push(`panels overlap at ${one.top}`);
+  }));
+  return found;
+}"""
+"""What does not fit where it is."""
+
+
 class Load:
     """Streams in a thread, until it is told to stop."""
 
@@ -68,6 +113,12 @@ class Load:
         self._stop.set()
         self._thread.join(30)
         assert not self._thread.is_alive()
+
+
+def launch(cluster: Cluster, *arguments: str) -> str:
+    """What a command prints."""
+    command = [sys.executable, str(ROOT / "launch.py"), *arguments]
+    return subprocess.run(command, env=environment(cluster.root), capture_output=True, text=True, timeout=100, check=True).stdout
 
 
 @pytest.fixture(scope="module")
@@ -123,10 +174,42 @@ def test_a_request_is_found_with_the_keyboard_and_cancelled(page: Any, tiny: Clu
             break
     page.keyboard.press("Enter")
     expect(detail).to_contain_text("/v1/chat/completions")
+    for happened in ("came into the queue", "got slot", "prefill", "first token"):
+        expect(detail.locator(".moments")).to_contain_text(happened)
     page.locator("#cancel").click()
     expect(detail).to_contain_text("Cancelled: cancelled")
+    expect(detail.locator(".moments tr").last).to_contain_text("cancelled")
     expect(page.locator("#talk .problem")).to_be_visible()
     expect(page.locator("#send")).to_have_text("Send")
+
+
+def test_all_are_cancelled_once_that_is_said_twice(page: Any) -> None:
+    page.locator("#max_tokens").fill("100")
+    page.locator("#message").fill("b")
+    page.locator("#send").click()
+    expect(page.locator("#talk .token").first).to_be_visible()
+    page.locator("#cancel-all").click()
+    page.locator("#confirm button").first.click()
+    expect(page.locator("#confirm")).to_be_hidden()
+    page.locator("#cancel-all").click()
+    page.locator("#confirm-yes").click()
+    expect(page.locator("#processes-told")).to_have_text(re.compile("^[0-9]+ requests? w(as|ere) cancelled$"))
+    expect(page.locator("#send")).to_have_text("Send")
+
+
+@pytest.mark.parametrize(("width", "height"), [(1280, 800), (390, 844)])
+def test_everything_is_legible_and_fits(page: Any, load: Load, width: int, height: int) -> None:
+    page.set_viewport_size({"width": width, "height": height})
+    expect(page.locator("#queue tbody tr").first).to_be_visible()
+    expect(page.locator("#processes tbody tr")).to_have_count(4)
+    expect(page.locator("#branches tbody tr").first).to_be_visible()
+    page.locator("#lanes").press("Enter")
+    page.locator("#queue tbody tr[tabindex='0']").first.press("Enter")
+    expect(page.locator("#detail-what")).to_be_visible()
+    for _ in range(3):  # each theme
+        assert page.evaluate(UNREADABLE) == []
+        assert page.evaluate(CUT) == []
+        page.locator("#theme").click()
 
 
 def test_chat_streams_and_tells_probabilities(page: Any) -> None:
@@ -144,6 +227,10 @@ def test_chat_streams_and_tells_probabilities(page: Any) -> None:
     page.locator("#shade").click()
     page.mouse.move(1, 1)
     assert tokens.first.evaluate(style) != clear
+    page.locator("#talk").press("ArrowRight")
+    expect(page.locator("#talk .looked")).to_have_count(1)
+    page.locator("#charts").press("ArrowLeft")
+    expect(page.locator("#charts-note")).to_have_text(re.compile("^at [0-9:]{8}$"))
 
 
 def test_a_key_is_asked_for_and_an_administrator_drains(opened: Any, models: Path, tmp_path: Path) -> None:
@@ -178,12 +265,16 @@ def test_a_key_is_asked_for_and_an_administrator_drains(opened: Any, models: Pat
         page.reload()
         expect(page.locator("#state")).to_have_text("live")  # the tab has kept the key
         assert key not in page.content()
+        launch(cluster, "cluster", "reload", "--model", str(models / "dice-byte"))
+        expect(page).to_have_title(re.compile("^dice-byte .* Pagewire$"))
+        page.locator("#message").fill("a")
+        page.locator("#max_tokens").fill("3")
+        page.locator("#send").click()
+        expect(page.locator("#chat-told")).to_contain_text("ended by")
 
 
 def test_top_shows_the_same_in_the_terminal(tiny: Cluster) -> None:
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "launch.py"), "top", "--once"], env=environment(tiny.root), capture_output=True, text=True, timeout=60, check=True
-    )
-    assert done.stdout.startswith(tiny.model)
+    screen = launch(tiny, "top", "--once")
+    assert screen.startswith(tiny.model)
     for name in tiny.pids():
-        assert name in done.stdout
+        assert name in screen

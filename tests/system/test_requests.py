@@ -56,10 +56,15 @@ class Client(threading.Thread):
         return self.answer
 
 
-def status(cluster: Cluster, *options: str) -> str:
-    command = [sys.executable, str(ROOT / "launch.py"), "cluster", "status", *options]
+def launch(cluster: Cluster, *arguments: str) -> tuple[int, str]:
+    """Exit code and output of a command for clusters."""
+    command = [sys.executable, str(ROOT / "launch.py"), "cluster", *arguments]
     done = subprocess.run(command, cwd=cluster.root, env=environment(cluster.root), capture_output=True, text=True, timeout=60, check=False)
-    return done.stdout
+    return done.returncode, done.stdout
+
+
+def status(cluster: Cluster, *options: str) -> str:
+    return launch(cluster, "status", *options)[1]
 
 
 def test_requests_are_explained_and_cancelled(models: Path) -> None:
@@ -92,4 +97,10 @@ def test_requests_are_explained_and_cancelled(models: Path) -> None:
         wait_until(lambda: choice(cluster, "second")["state"] == "finished")
         done = card(cluster, name)["choices"][0]
         assert (done["reason"], done["generated_tokens"]) == ("length", 5)
+        assert [moment["what"] for moment in card(cluster, f"{name}?life=true")["choices"][0]["life"]] == ["slot", "prefill"]
         assert call(cluster, "GET", "/v1/requests/third")[0] == 404
+        crowd = [Client(cluster, f"crowd-{number}", max_tokens=10_000) for number in range(3)]
+        wait_until(lambda: sorted(choice(cluster, f"crowd-{number}")["state"] for number in range(3)) == ["decode", "waiting", "waiting"])
+        assert launch(cluster, "cancel", "crowd-0") == (0, f"{card(cluster, 'crowd-0')['id']}: cancelled\n")
+        assert launch(cluster, "cancel", "--all") == (0, "cancelled 2 requests\n")
+        assert [client.end()[0] for client in crowd] == [499] * 3

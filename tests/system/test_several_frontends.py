@@ -94,12 +94,22 @@ def test_any_frontend_knows_the_requests_of_all(two: Cluster) -> None:
         url = f"{two.url}/v1/requests/{name}"
         assert {request["id"] for _ in range(ASKED) for request in running(two)} == {name}
         assert {get(url)[1]["state"] for _ in range(ASKED)} == {"decode"}
+        assert {get(f"{url}?life=true")[1]["choices"][0]["life"][0]["what"] for _ in range(ASKED)} == {"slot"}
         cancelled = [get(urllib.request.Request(url, method="DELETE")) for _ in range(ASKED)]
         assert {(status, card["state"]) for status, card in cancelled} == {(200, "cancelled")}
         assert b'"cancelled"' in answer.read()
     assert {get(url)[1]["state"] for _ in range(ASKED)} == {"cancelled"}
     assert running(two) == []
     assert {get(f"{two.url}/v1/requests/nobody")[0] for _ in range(ASKED)} == {404}
+
+
+def test_any_frontend_cancels_the_requests_of_all_once(two: Cluster) -> None:
+    with contextlib.ExitStack() as stack:
+        streams = [stack.enter_context(client_stream(two, 1900)) for _ in range(ASKED)]
+        wait_until(lambda: len(running(two)) == ASKED)
+        answers = [get(urllib.request.Request(f"{two.url}/v1/requests", method="DELETE"))[1]["cancelled"] for _ in range(2)]
+        assert answers == [ASKED, 0]
+        assert all(b'"cancelled"' in stream.read() for stream in streams)
 
 
 def test_one_that_hangs_stops_no_request_of_the_others(two: Cluster) -> None:

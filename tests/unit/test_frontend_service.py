@@ -45,6 +45,7 @@ ROUTES = {
     "DELETE /v1/responses/{id}",
     "POST /v1/responses",
     "POST /v1/responses/{id}/cancel",
+    "DELETE /v1/requests",
     "DELETE /v1/requests/{id}",
     "POST /tokenize",
     "POST /detokenize",

@@ -55,6 +55,7 @@ CLI = {
     ),
     "chat": SAMPLING,
     "top": "--interval --once --port --url",
+    "cluster cancel": "--all --port request",
     "cluster drain": "--port --wait",
     "cluster reload": (
         "--block-size --cancel --chat-template --chunk-tokens --deterministic --device --dtype --dummy-weights --generation-config "
@@ -92,6 +93,7 @@ CLI = {
     "trace summary": "--json --rows file",
 }
 ROUTES = [
+    "DELETE /v1/requests",
     "DELETE /v1/requests/{id}",
     "DELETE /v1/responses/{id}",
     "GET /",

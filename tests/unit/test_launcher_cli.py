@@ -35,7 +35,7 @@ def command(*path: str) -> argparse.ArgumentParser:
 
 def test_commands() -> None:
     assert set(_choices(command())) == {"cluster", "chat", "generate", "model", "doctor", "simulate", "replay", "bench", "trace", "keys", "top"}
-    assert set(_choices(command("cluster"))) == {"start", "status", "stop", "drain", "resume", "reload", "restart"}
+    assert set(_choices(command("cluster"))) == {"start", "status", "stop", "drain", "resume", "cancel", "reload", "restart"}
     assert set(_choices(command("model"))) == {"list", "pull", "inspect"}
     benches = {"serve", "chat", "frontend", "scheduler", "kernels", "offline", "single", "batch64", "overload", "grammars"}
     assert set(_choices(command("bench"))) == benches

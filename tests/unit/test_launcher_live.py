@@ -1,5 +1,6 @@
 """The table of requests in `cluster status`, and asking for it."""
 
+import argparse
 import http.server
 import json
 import socket
@@ -10,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from launcher import live
+from launcher import cancel, live
+from launcher.errors import LauncherError
 from launcher.live import MAX_ROWS, live_requests, requests_table
 from launcher.rundir import Cluster, ClusterInfo
 from messages.cluster import ClusterState, ProcessState
@@ -65,6 +67,9 @@ class Played(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(server.body)
 
+    def do_DELETE(self) -> None:
+        self.do_GET()
+
 
 @pytest.fixture
 def server() -> Iterator[Any]:
@@ -116,3 +121,34 @@ def test_a_connection_that_breaks_off_is_absent(monkeypatch: pytest.MonkeyPatch)
         thread.start()
         assert live_requests(at(f"http://127.0.0.1:{listener.getsockname()[1]}"), state()) is None
         thread.join(timeout=10)
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "names", "code", "said"),
+    [
+        (200, b'{"cancelled": 1}', [], 0, "cancelled 1 request\n"),
+        (200, b'{"id": "cmpl-1", "state": "finished"}', ["cmpl-1"], 0, "cmpl-1: finished\n"),
+        (404, b'{"error": {"message": "no such request"}}', ["a/b", "c"], 1, "a/b: no such request runs or has ended lately\nc: no such request"),
+    ],
+)
+def test_cancelling_says_what_became_of_each(
+    server: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], status: int, body: bytes, names: list[str], code: int, said: str
+) -> None:
+    server.status, server.body = status, body
+    monkeypatch.setattr(cancel, "choose_cluster", lambda port: at(f"http://127.0.0.1:{server.server_address[1]}"))
+    assert cancel.run(argparse.Namespace(request=names, all=not names, port=None)) == code
+    assert capsys.readouterr().out.startswith(said)
+
+
+@pytest.mark.parametrize(("names", "everything"), [([], False), (["cmpl-1"], True)])
+def test_either_names_are_cancelled_or_all(names: list[str], everything: bool) -> None:
+    with pytest.raises(LauncherError, match="--all") as refused:
+        cancel.run(argparse.Namespace(request=names, all=everything, port=None))
+    assert refused.value.code == 2
+
+
+def test_a_server_that_cannot_cancel_says_why(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    server.status, server.body = 500, b'{"error": {"message": "broken"}}'
+    monkeypatch.setattr(cancel, "choose_cluster", lambda port: at(f"http://127.0.0.1:{server.server_address[1]}"))
+    with pytest.raises(LauncherError, match="broken"):
+        cancel.run(argparse.Namespace(request=["cmpl-1"], all=False, port=None))

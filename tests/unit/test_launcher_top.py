@@ -14,11 +14,12 @@ def told(rows: int, line: int) -> dict[str, Any]:
     scene = {
         "time": 0.0, "slots": 8, "blocks": 10, "block_size": 16, "waiting": line, "waiting_tokens": 9, "branches": [],
         "rows": {name: text(data) for name, data in columns.items()}, "waited": text(pack_f32([2.0] * line)),
-        "line": [{"place": place + 1, "waits_for": "slot", "prompt_tokens": 3, "first_token_seconds": 0.25} for place in range(line)],
+        "line": [{"place": 1 + at, "waits_for": "slot", "prompt_tokens": 3, "start_seconds": 0.2, "first_token_seconds": 0.25} for at in range(line)],
     }  # fmt: skip
     process = {"name": "worker0", "phase": "ready", "pid": 7, "uptime": 3700.0, "restarts": 1, "cpu": 0.5, "memory": 2**20, "detail": ""}
     series = {"generated": [12.0], "kv_running": [0.5], "kv_cached": [0.25], "first_p50": [None]}
-    return {"hello": {"model": "tiny"}, "scene": scene, "processes": {"processes": [process]}, "sample": {"time": [0.0], "series": series}}
+    processes = {"model": "small", "processes": [process]}
+    return {"hello": {"model": "tiny"}, "scene": scene, "processes": processes, "sample": {"time": [0.0], "series": series}}
 
 
 def text(data: bytes) -> str:
@@ -28,9 +29,9 @@ def text(data: bytes) -> str:
 def test_everything_is_on_the_screen() -> None:
     lines = screen(told(2, 1), 200, 40)
     everything = "\n".join(lines)
-    assert lines[0].startswith("tiny  ")
+    assert lines[0].startswith("small  ")  # another model than when the stream began
     for part in ("12 tokens/s", "running 2 of 8, waiting 1", "[####################==========..........] 50 % running", "up 1 h 1 min", "1 min 1 s",
-                 "a free slot", "in 250 ms"):  # fmt: skip
+                 "a free slot", "in 200 ms", "in 250 ms"):  # fmt: skip
         assert part in everything, part
 
 
@@ -44,8 +45,12 @@ def test_the_screen_is_not_left() -> None:
 
 def test_without_a_worker_there_is_a_screen_too() -> None:
     empty = told(0, 0)
-    del empty["hello"], empty["sample"], empty["processes"]
-    assert "running 0 of 8" in "\n".join(screen(empty, 100, 24))
+    del empty["sample"], empty["processes"]
+    lines = screen(empty, 100, 24)
+    assert lines[0].startswith("tiny  ")
+    assert "running 0 of 8" in "\n".join(lines)
+    del empty["hello"]
+    assert screen(empty, 100, 24)[1:] == lines[1:]
 
 
 def test_seconds_for_people() -> None:

@@ -51,7 +51,7 @@ def test_without_a_worker() -> None:
 def test_from_the_line_to_the_last_token() -> None:
     bench = Bench(chunk_tokens=8, run_ahead=1)
     (key,) = bench.admit(prompt_of(12), max_tokens=4)
-    assert one(bench, key) == Standing(key=key, state="waiting", prompt_tokens=12, place=1, waits_for="turn")
+    assert one(bench, key) == Standing(key=key, state="waiting", prompt_tokens=12, place=1, waits_for="turn", start_seconds=0.0)
     bench.plan()
     assert one(bench, key) == Standing(key=key, state="prefill", prompt_tokens=12, computed_tokens=8)
     bench.step()
@@ -81,6 +81,8 @@ def test_the_line_waits_for_a_slot_and_for_its_turn() -> None:
     assert head.first_token_seconds is not None
     assert behind.first_token_seconds is not None
     assert head.first_token_seconds < behind.first_token_seconds
+    assert head.start_seconds is not None
+    assert 0 < head.start_seconds < head.first_token_seconds
 
 
 def test_a_prediction_counts_the_sequences_that_must_end() -> None:
@@ -96,6 +98,8 @@ def test_a_prediction_counts_the_sequences_that_must_end() -> None:
     forecast, session = bench.engine._forecast, bench.engine.session
     assert session is not None
     head, behind = ask(bench, first, second)
+    assert head.start_seconds == pytest.approx((9 + 2) * 0.01)
+    assert behind.start_seconds == pytest.approx((9 + 2 + 10 + 2) * 0.01)
     assert head.first_token_seconds == pytest.approx((9 + 2) * 0.01 + (forecast.reading(session, 8) or 0.0))  # of 10 tokens each
     assert behind.first_token_seconds == pytest.approx((9 + 2 + 10 + 2) * 0.01 + (forecast.reading(session, 8) or 0.0))
 
