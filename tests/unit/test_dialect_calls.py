@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dialects.parameter_type import is_text
-from tests.unit.test_dialects import OFFERED, PARTS, cut, parse, seen, written
+from tests.support.dialect_events import OFFERED, PARTS, cut, parse, seen, written
 
 Call = tuple[str, dict[str, Any]]
 HARD = [
