@@ -103,8 +103,6 @@ def test_calls_behind_reasoning() -> None:
 TEXTS = st.lists(st.one_of(st.sampled_from(PARTS), st.text(max_size=3)), max_size=30).map("".join)
 
 
-
-
 CUTS = {"text": TEXTS, "places": st.lists(st.integers(0, 10_000), max_size=12), "inside": st.booleans(), "thinks": st.booleans()}
 
 
