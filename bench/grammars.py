@@ -62,8 +62,8 @@ class Walk:
     def _wait(self) -> Masks:
         return self._matching.wait(self._matching.wanted(self._slots, self._said))
 
-    def step(self) -> tuple[float, Masks]:
-        """Seconds from the step's tokens to the next masks."""
+    def step(self) -> tuple[float, float, Masks]:
+        """Seconds from the step's tokens to the next masks, and of cores meanwhile."""
         tokens = [self._choose(mask) for mask in self._masks.words]
         for slot, token in enumerate(tokens):
             if token in self._library.ends:
@@ -71,13 +71,13 @@ class Walk:
                 self._matching.admit(slot, slot)
                 self._said[slot] = 0
         self._wait()
-        began = time.perf_counter()
+        began, used = time.perf_counter(), time.process_time()
         for slot, token in enumerate(tokens):
             if token not in self._library.ends:
                 self._matching.note(self._matching.rows[slot], [token])
                 self._said[slot] += 1
         self._masks = self._wait()
-        return time.perf_counter() - began, self._masks
+        return time.perf_counter() - began, time.process_time() - used, self._masks
 
     def _choose(self, mask: I32) -> int:
         return int(self._pick.choice(np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little"))))
@@ -108,15 +108,18 @@ def measure(model: Path, device: torch.device) -> Iterator[dict[str, Any]]:
     yield {"vocabulary": vocabulary.size, "open_ms": 1e3 * opened, "compile_ms": 1e3 * (time.perf_counter() - began) / COMPILED}
     for rows in ROWS:
         walk = Walk(library, vocabulary.size, rows)
-        times = []
+        times, used = [], []
         for _ in range(STEPS):
-            seconds, masks = walk.step()
+            seconds, of_cores, masks = walk.step()
             times.append(seconds)
+            used.append(of_cores)
         times.sort()
         yield {
             "rows": rows,
             "masks_ms": 1e3 * statistics.median(times),
             "masks_p99_ms": 1e3 * times[len(times) * 99 // 100],
+            "masks_core_ms": 1e3 * statistics.median(used),
+            "masks_core_p99_ms": 1e3 * sorted(used)[len(used) * 99 // 100],
             "apply_ms": 1e3 * apply_seconds(masks, vocabulary.size, device),
         }
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from dialects.events import Arguments, CallEnd, CallStart, Content, Event, Markup
 from dialects.parameter import Parameter
+from dialects.parameter_type import is_text
 from dialects.tool_parser import Step, ToolParser
 from dialects.values import leap
 
@@ -143,12 +144,3 @@ class CoderParser(ToolParser):
             self._parameter = None
             self._expect(PARAMETER, FUNCTION_END)
         return stop
-
-
-def is_text(schema: Mapping[str, Any], name: str) -> bool:
-    """Whether a parameter of this name is a text, by the type that the schema of all of them gives it."""
-    properties = schema.get("properties")
-    described = properties.get(name) if isinstance(properties, Mapping) else None
-    kind = described.get("type") if isinstance(described, Mapping) else None
-    kinds = kind if isinstance(kind, list) else [kind]
-    return kind is None or "string" in kinds

@@ -5,10 +5,11 @@ A rule with `[suffix=...]` is text up to the first place where the suffix comes.
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from dialects import coder, hermes, mistral
+from dialects.parameter_type import is_text
 from dialects.registry import ReasoningDialect, Tools
 
 _WRITTEN = {"x-guidance": {"lenient": False, "whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}}
@@ -19,12 +20,18 @@ _ANY, _SOME = "/(?s:.*)/", "/(?s:.+)/"
 @dataclass(frozen=True)
 class Wanted:
     """Which tools may be called, and whether at least one call must come (`forced`) and more than one may (`several`). `ids`: of the markers that are
-    special tokens, which a grammar must name by their ids; the others are text."""
+    special tokens, which a grammar must name by their ids; the others are text. `places`: where the schema of a tool stands in the request: a
+    comment before each says so, for errors."""
 
     tools: Tools
     forced: bool
     several: bool
     ids: Mapping[str, int]
+    places: Mapping[str, str] = field(default_factory=dict)
+
+    def place(self, name: str, within: str = "") -> str:
+        """The comment, if the place is known."""
+        return f"// {self.places[name]}{within}\n" if name in self.places else ""
 
     def mark(self, text: str) -> str:
         """A marker as a terminal."""
@@ -90,13 +97,13 @@ def _pattern(text: str) -> str:
     return "".join(f"\\{character}" if character in r".^$*+?()[]{}|\/" else character for character in text)
 
 
-def _objects(tools: Tools, arguments: str) -> Iterator[str]:
+def _objects(wanted: Wanted, arguments: str) -> Iterator[str]:
     """Rules of `object`: a call of any of the tools as a JSON object."""
-    yield "object: " + " | ".join(f"object_{number}" for number in range(len(tools)))
-    for number, (name, schema) in enumerate(tools.items()):
+    yield "object: " + " | ".join(f"object_{number}" for number in range(len(wanted.tools)))
+    for number, (name, schema) in enumerate(wanted.tools.items()):
         head = '{"name": ' + json.dumps(name) + f', "{arguments}": '
         yield f"object_{number}: {_text(head)} arguments_{number} {_text('}')}"
-        yield _json(f"arguments_{number}", schema)
+        yield wanted.place(name) + _json(f"arguments_{number}", schema)
 
 
 def _json(rule: str, schema: Mapping[str, Any]) -> str:
@@ -106,12 +113,12 @@ def _json(rule: str, schema: Mapping[str, Any]) -> str:
 def _hermes(wanted: Wanted) -> Iterator[str]:
     line = _text("\n")
     yield f"rest: {line} object {line} {wanted.mark(hermes.CLOSING)}"
-    yield from _objects(wanted.tools, "arguments")
+    yield from _objects(wanted, "arguments")
 
 
 def _llama(wanted: Wanted) -> Iterator[str]:
     yield "rest: object"
-    yield from _objects(wanted.tools, "parameters")
+    yield from _objects(wanted, "parameters")
 
 
 def _mistral(wanted: Wanted) -> Iterator[str]:
@@ -119,12 +126,12 @@ def _mistral(wanted: Wanted) -> Iterator[str]:
     if mistral.ARGS not in wanted.ids:
         several = f"({_text(', ')} object)*" if wanted.several else ""
         yield f"rest: {_text(' ')}? {_text('[')} object {several} {_text(']')}"
-        yield from _objects(wanted.tools, "arguments")
+        yield from _objects(wanted, "arguments")
         return
     yield "rest: " + " | ".join(f"call_{number}" for number in range(len(wanted.tools)))
     for number, (name, schema) in enumerate(wanted.tools.items()):
         yield f"call_{number}: {_text(name)} {wanted.mark(mistral.ARGS)} arguments_{number}"
-        yield _json(f"arguments_{number}", schema)
+        yield wanted.place(name) + _json(f"arguments_{number}", schema)
 
 
 def _coder(wanted: Wanted) -> Iterator[str]:
@@ -134,21 +141,22 @@ def _coder(wanted: Wanted) -> Iterator[str]:
     for number, (name, schema) in enumerate(wanted.tools.items()):
         given: Mapping[str, Any] = schema.get("properties") or {}
         needed: Sequence[str] = schema.get("required") or ()
-        parts = [f"parameter_{number}_{place}" + ("" if field in needed else "?") for place, field in enumerate(given)]
+        parts = [f"parameter_{number}_{place}" + ("" if parameter in needed else "?") for place, parameter in enumerate(given)]
         yield f"function_{number}: {_text(f'{coder.FUNCTION}{name}>')} {line} {' '.join(parts)}"
-        for place, field in enumerate(given):
-            yield from _parameter(f"parameter_{number}_{place}", field, schema)
+        for place, parameter in enumerate(given):
+            comment = wanted.place(name, f".properties.{json.dumps(parameter)[1:-1]}")
+            yield from _parameter(f"parameter_{number}_{place}", parameter, schema, comment)
 
 
-def _parameter(rule: str, name: str, schema: Mapping[str, Any]) -> Iterator[str]:
+def _parameter(rule: str, name: str, schema: Mapping[str, Any], comment: str) -> Iterator[str]:
     head, tail = _text(f"{coder.PARAMETER}{name}>\n"), f"\n{coder.PARAMETER_END}\n"
-    if coder.is_text(schema, name):
+    if is_text(schema, name):
         yield f"{rule}: {head} {rule}_text"
         yield _up_to(f"{rule}_text", tail)
     else:
         yield f"{rule}: {head} {rule}_value {_text(tail)}"
         shared = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
-        yield f"{rule}_value: %json {json.dumps({**schema['properties'][name], **shared, **_WRITTEN})}"
+        yield f"{comment}{rule}_value: %json {json.dumps({**schema['properties'][name], **shared, **_WRITTEN})}"
 
 
 _NOTATIONS = {

@@ -1,4 +1,4 @@
-"""Llama 3: `{"name": "f", "parameters": {...}}` as the whole answer, or behind `<|python_tag|>`; further calls behind a semicolon."""
+"""Llama 3: `{"name": "f", "parameters": {...}}` as the whole answer, or behind `<|python_tag|>`; further calls behind a semicolon or a space."""
 
 from collections.abc import Collection
 
@@ -21,7 +21,7 @@ class LlamaParser(ToolParser):
         self._begin_object(raw)
 
     def _object_over(self) -> None:
-        self._expect(SEMICOLON, PYTHON_TAG)
+        self._expect(SEMICOLON, PYTHON_TAG, BRACE)
 
     def _closed(self, found: str, raw: str, out: list[Event]) -> None:
         if found == SEMICOLON:

@@ -85,12 +85,12 @@ class ToolParser:
         if called.status != RUNNING:
             self._object, self._step = None, self._text
             self._calls += called.started
-            if called.status != BAD:
+            if called.status != BAD or called.started:
                 self._object_over()
         return at
 
     def _object_over(self) -> None:
-        """A call is whole."""
+        """A call is whole, or as much of one as there is."""
         raise NotImplementedError
 
     def _expect(self, *options: str) -> None:

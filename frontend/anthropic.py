@@ -13,6 +13,7 @@ from frontend.anthropic_request import NEUTRAL, CountRequest, MessagesRequest, t
 from frontend.anthropic_stream import MessageStream
 from frontend.chat import job_of
 from frontend.core import Core, read_body
+from frontend.field_names import ANTHROPIC
 from frontend.generation import message_of
 from frontend.json_response import json_response
 from frontend.reading import ending_in, said_in
@@ -24,13 +25,13 @@ from frontend.tool_choice import choice_of
 from messages.request import Tokenize
 from messages.text import Tokenized
 
-ID_PREFIX, THINKING = "msg_", "thinking"
+ID_PREFIX = "msg_"
 R = TypeVar("R", bound=CountRequest)
 
 
 async def messages(core: Core, http: web.Request) -> web.StreamResponse:
     request = await _request(core, http, MessagesRequest)
-    job = job_of(core, *to_chat(request), THINKING)
+    job = job_of(core, *to_chat(request), ANTHROPIC)
     job.request.check(job.stop.max_tokens)
     with running(core, http, ID_PREFIX, request.stream, job.request.priority, core.timeout(job.request.timeout)) as entry:
         make = functools.partial(message_of, core, job, job.prompts[0], http[CALLER].tenant)
@@ -44,9 +45,9 @@ async def messages(core: Core, http: web.Request) -> web.StreamResponse:
 async def count_tokens(core: Core, http: web.Request) -> web.Response:
     """Of the prompt that the same request to /v1/messages would have."""
     chat, thinks = to_chat(await _request(core, http, CountRequest))
-    told = choice_of(chat.tools, chat.tool_choice).told
+    told = choice_of(chat.tools, chat.tool_choice, ANTHROPIC).told
     prompt = conversation.chat_prompt(chat.messages, True, told)
-    prompt = msgspec.structs.replace(prompt, variables=tools.variables(core, {}, thinks, THINKING))
+    prompt = msgspec.structs.replace(prompt, variables=tools.variables(core, {}, thinks, ANTHROPIC.thinking))
     found = await ask(core, Tokenize(frontend=core.args.name, key=core.dispatcher.new_keys(1)[0], prompt=prompt), chat.model)
     if not isinstance(found, Tokenized):
         raise TypeError(f"{type(found).__name__} for a Tokenize")

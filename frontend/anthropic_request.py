@@ -118,7 +118,7 @@ def _thinking(thinking: dict[str, Any] | None) -> tuple[int | None, bool | None]
     if kind not in ("enabled", "disabled", "adaptive") or (budget is not None) != (kind == "enabled"):
         raise invalid("thinking must have the type enabled with budget_tokens, adaptive, or disabled.", "thinking")
     if budget is not None and (isinstance(budget, bool) or not isinstance(budget, int) or not 1 <= budget < 2**31):
-        raise invalid("thinking.budget_tokens must be an integer of at least 1.", "thinking")
+        raise invalid("thinking.budget_tokens must be an integer of at least 1.", "thinking.budget_tokens")
     return budget, kind != "disabled"
 
 

@@ -3,7 +3,7 @@
 import hashlib
 import re
 import secrets
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -46,7 +46,7 @@ def decode(body: bytes, kind: type[R], neutral: dict[str, Neutral]) -> R:
     try:
         return msgspec.convert(fields, kind)
     except msgspec.ValidationError as error:
-        raise _explained(str(error)) from error
+        raise _explained(str(error), kind) from error
 
 
 def _json_object(body: bytes) -> dict[str, Any]:
@@ -79,14 +79,22 @@ def _integer(name: str, value: Any) -> Any:
     return value
 
 
-def _explained(text: str) -> Exception:
+def _explained(text: str, kind: type[msgspec.Struct]) -> Exception:
     """msgspec's sentence as a 400 that names the field."""
     if missing := _MISSING.search(text):
         name = f"{missing[2]}.{missing[1]}" if missing[2] else missing[1]
         return invalid(f"{name} is required.", name, "missing_parameter")
     if found := _FIELD.search(text):
-        return invalid(f"{found[1]}{found[2]}: {text[: min(found.start(), MAX_REASON)]}.", found[1])
+        choices = "" if found[2] or not text.startswith("Invalid enum value") else _choices(kind, found[1])
+        return invalid(f"{found[1]}{found[2]}: {text[: min(found.start(), MAX_REASON)]}{choices}.", found[1])
     return invalid(f"{text[:MAX_REASON]}.")
+
+
+def _choices(kind: type[msgspec.Struct], name: str) -> str:
+    """Those there are for a field, as the end of a sentence."""
+    hint = get_type_hints(kind)[name]
+    values = [value for part in (hint, *get_args(hint)) if get_origin(part) is Literal for value in get_args(part)]
+    return f"; it may be {' or '.join(map(repr, values))}" if values else ""
 
 
 def prompts(value: Any, add_special_tokens: bool, field: str = "prompt") -> list[Prompt]:

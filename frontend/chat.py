@@ -6,6 +6,7 @@ from frontend import bodies, conversation, refusals, tool_choice, tools
 from frontend.answers import ChatAnswer
 from frontend.core import Core, read_body
 from frontend.errors import invalid
+from frontend.field_names import CHAT, FieldNames
 from frontend.generation import Job, answer
 from frontend.schema import ChatRequest
 
@@ -16,12 +17,12 @@ async def chat_completions(core: Core, http: web.Request) -> web.StreamResponse:
     core.check_model(request.model)
     thinks = None if request.reasoning_effort is None else False
     shapes = ChatAnswer(request.logprobs, request.extras(), lambda: core.view.call_id_length)
-    return await answer(core, http, job_of(core, request, thinks, "reasoning_effort"), shapes)
+    return await answer(core, http, job_of(core, request, thinks), shapes)
 
 
-def job_of(core: Core, request: ChatRequest, thinks: bool | None, param: str) -> Job:
-    """What is to be done for it. `thinks`: the model is told to reason, or not to, by the field `param`. Raises ApiError 400."""
-    choice, form, logprobs = tool_choice.choice_of(request.tools, request.tool_choice), request.constraint(), _logprobs(request)
+def job_of(core: Core, request: ChatRequest, thinks: bool | None, names: FieldNames = CHAT) -> Job:
+    """What is to be done for it. `thinks`: the model is told to reason, or not to. `names`: of the fields, for errors. Raises ApiError 400."""
+    choice, form, logprobs = tool_choice.choice_of(request.tools, request.tool_choice, names), request.constraint(), _logprobs(request)
     if form is not None and choice.told:
         raise invalid(f"{form.param} and tools cannot be had together: set tool_choice to none.", form.param, "unsupported_parameter")
     if request.thinking_budget is not None and request.logprobs:
@@ -36,9 +37,9 @@ def job_of(core: Core, request: ChatRequest, thinks: bool | None, param: str) ->
         stop=request.stop_rules(_max_tokens(request)),
         constraints=request.constraints(),
         constraint=form,
-        calls=lambda: tool_choice.constraint(core, choice, parallel, tools.switched(core, given, thinks, param)),
-        reading=lambda: tools.reading(core, choice.callable, parallel, request.thinking_budget, reasons=form is None),
-        variables=lambda: tools.variables(core, given, thinks, param),
+        calls=lambda: tool_choice.constraint(core, choice, parallel, tools.switched(core, given, thinks, names.thinking)),
+        reading=lambda: tools.reading(core, choice.callable, parallel, request.thinking_budget, form is None, names),
+        variables=lambda: tools.variables(core, given, thinks, names.thinking),
     )
 
 

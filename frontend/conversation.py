@@ -34,10 +34,10 @@ def chat_prompt(
 def _message(message: dict[str, Any], where: str, names: dict[str, str]) -> dict[str, msgspec.Raw]:
     """`names` of the functions of the calls so far, by id: a result gets the one of its call, which some templates insist on."""
     role = message.get("role")
-    message = {name: value for name, value in message.items() if name not in MESSAGE or not MESSAGE[name](value)}
-    fields = strip(message, _FIELDS.get(str(role), ("role", "content")), MESSAGE, f"{where}.")
     if not isinstance(role, str):
         raise invalid(f"{where}.role must be text.", f"{where}.role")
+    message = {name: value for name, value in message.items() if name not in MESSAGE or not MESSAGE[name](value)}
+    fields = strip(message, _FIELDS.get(role, ("role", "content")), MESSAGE, f"{where}.")
     if calls := fields.pop("tool_calls", None):
         fields["tool_calls"] = _calls(calls, f"{where}.tool_calls")
         names.update((call["id"], call["function"]["name"]) for call in fields["tool_calls"] if "id" in call)

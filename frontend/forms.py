@@ -70,27 +70,28 @@ def _of_format(wanted: ResponseFormat | None) -> list[Constraint]:
         return [Constraint("json_object", param="response_format")]
     if wanted.json_schema is None or wanted.json_schema.schema is None:
         raise invalid("response_format: json_schema.schema is required with this type.", "response_format")
-    return [_constraint("json_schema", wanted.json_schema.schema, "response_format")]
+    return [_constraint("json_schema", wanted.json_schema.schema, "response_format", ".json_schema.schema")]
 
 
 def _of_structured(wanted: StructuredOutputs | None) -> list[Constraint]:
     if wanted is None:
         return []
     param = "structured_outputs"
-    kinds: list[tuple[ConstraintKind, Any]] = [
-        ("json_schema", wanted.json),
-        ("regex", wanted.regex),
-        ("choice", wanted.choice),
-        ("lark", wanted.grammar),
-        ("json_object", wanted.json_object or None),
+    kinds: list[tuple[ConstraintKind, str, Any]] = [
+        ("json_schema", "json", wanted.json),
+        ("regex", "regex", wanted.regex),
+        ("choice", "choice", wanted.choice),
+        ("lark", "grammar", wanted.grammar),
+        ("json_object", "json_object", wanted.json_object or None),
     ]
-    found = [_constraint(kind, value, param) for kind, value in kinds if value is not None]
+    found = [_constraint(kind, value, param, f".{name}") for kind, name, value in kinds if value is not None]
     if len(found) != 1:
         raise invalid("structured_outputs must have one of json, regex, choice, grammar and json_object.", param)
     return found
 
 
-def _constraint(kind: ConstraintKind, value: Any, param: str) -> Constraint:
+def _constraint(kind: ConstraintKind, value: Any, param: str, within: str = "") -> Constraint:
+    """`within`: the path in the field `param`."""
     if kind == "json_object":
         return Constraint(kind, param=param)
     try:
@@ -99,4 +100,4 @@ def _constraint(kind: ConstraintKind, value: Any, param: str) -> Constraint:
         raise invalid(f"{param} is nested too deeply.", param) from error
     if len(text) > MAX_TEXT:
         raise invalid(f"{param} has {len(text)} characters; the limit is {MAX_TEXT}.", param)
-    return Constraint(kind, text, param)
+    return Constraint(kind, text, param, param + within)

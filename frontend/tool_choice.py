@@ -1,6 +1,7 @@
 """Which of its tools a model is told of, and which calls it must or may make: the field `tool_choice`, and tools that are `strict`."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from dialects.constraint import Wanted, grammar_of
@@ -8,6 +9,7 @@ from dialects.registry import REASONING, TOOLS, Tools
 from frontend import tools
 from frontend.core import Core
 from frontend.errors import invalid
+from frontend.field_names import CHAT, FieldNames
 from messages.constraint import MAX_TEXT, Constraint
 
 NONE, AUTO, REQUIRED = "none", "auto", "required"
@@ -16,12 +18,13 @@ NONE, AUTO, REQUIRED = "none", "auto", "required"
 @dataclass(frozen=True)
 class Choice:
     """`told`: the tools as the model is told of them. `forced`: a call must come, of one of `callable`. `strict`: names of tools whose calls fit
-    their schemas."""
+    their schemas. `places`: of the schemas in the request, by name."""
 
     told: list[dict[str, Any]]
     callable: Tools
     forced: bool
     strict: frozenset[str]
+    places: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def checked(self) -> bool:
@@ -29,22 +32,23 @@ class Choice:
         return bool(self.callable) and (self.forced or bool(self.strict))
 
 
-def choice_of(given: list[dict[str, Any]], choice: str | dict[str, Any] | None) -> Choice:
+def choice_of(given: list[dict[str, Any]], choice: str | dict[str, Any] | None, names: FieldNames = CHAT) -> Choice:
     """Raises ApiError 400 for tools that cannot be used and choices that there are not."""
-    offered = tools.offered(given)
+    offered = tools.offered(given, names)
+    places = {name: f"tools[{number}]{names.function}.{names.parameters}" for number, name in enumerate(offered)}
     strict = frozenset(tool["function"]["name"] for tool in given if tool["function"].get("strict"))
     if choice == NONE:
         return Choice([], {}, False, frozenset())
     if choice is None or choice == AUTO:
-        return Choice(given, offered, False, strict)
+        return Choice(given, offered, False, strict, places)
     if not given:
         raise invalid("tool_choice: there are no tools to call.", "tool_choice")
     if choice == REQUIRED:
-        return Choice(given, offered, True, strict)
+        return Choice(given, offered, True, strict, places)
     name = _name(choice)
     if name not in offered:
         raise invalid(f"tool_choice: there is no tool {str(name)[:64]!r}.", "tool_choice")
-    return Choice(given, {name: offered[name]}, True, strict)
+    return Choice(given, {name: offered[name]}, True, strict, places)
 
 
 def _name(choice: str | dict[str, Any]) -> str:
@@ -62,7 +66,7 @@ def constraint(core: Core, choice: Choice, several: bool, variables: dict[str, A
         return None
     view = core.view
     schemas = {name: schema if choice.forced or name in choice.strict else {} for name, schema in choice.callable.items()}
-    wanted = Wanted(schemas, choice.forced, several, view.marker_ids)
+    wanted = Wanted(schemas, choice.forced, several, view.marker_ids, choice.places)
     inside = view.opens_reasoning(variables.get(view.thinking_switch))
     try:
         text = grammar_of(view.tool_parser, wanted, REASONING.get(view.reasoning_parser), inside)

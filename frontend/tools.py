@@ -8,8 +8,10 @@ import msgspec
 from dialects.registry import REASONING, TOOLS, Tools
 from frontend.core import Core
 from frontend.errors import invalid
+from frontend.field_names import CHAT, FieldNames
 from frontend.reading import Reading
 from frontend.refusals import strip
+from frontend.schema_fault import fault
 
 MAX_TOOL_BYTES = 256 << 10
 """Of all tools together, as they travel."""
@@ -21,24 +23,28 @@ FUNCTION_FIELDS = ("name", "description", "parameters", "strict")
 _FIELDS: dict[str, Any] = {"name": "", "description": "", "parameters": {"type": "object", "properties": {}}}
 
 
-def offered(tools: list[dict[str, Any]]) -> Tools:
-    """Name to the JSON Schema of the parameters. Raises ApiError 400 that names the tool and the field."""
+def offered(tools: list[dict[str, Any]], names: FieldNames = CHAT) -> Tools:
+    """Name to the JSON Schema of the parameters. Raises ApiError 400 that names the tool and the field as the API does."""
     found: dict[str, dict[str, Any]] = {}
     for number, tool in enumerate(tools):
         where = f"tools[{number}]"
         fields = strip(tool, ("type", "function"), {}, f"{where}.")
         if fields.get("type") != "function" or not isinstance(fields.get("function"), dict):
             raise invalid(f'{where} must be like {{"type": "function", "function": {{...}}}}; no other type is supported.', where)
-        inner = f"{where}.function"
-        name, parameters = check_function(strip(fields["function"], FUNCTION_FIELDS, {}, f"{inner}."), inner)
+        where += names.function
+        name, parameters = check_function(strip(fields["function"], FUNCTION_FIELDS, {}, f"{where}."), where, names.parameters)
         if name in found:
-            raise invalid(f"{where}.function.name: {name!r} is there twice.", "tools")
+            raise invalid(f"{where}.name: {name!r} is there twice.", f"{where}.name")
         found[name] = parameters
     return found
 
 
-def check_function(fields: dict[str, Any], where: str) -> tuple[str, dict[str, Any]]:
-    """The name of a function and the JSON Schema of its parameters; `fields` are of FUNCTION_FIELDS. Raises ApiError 400."""
+def check_function(fields: dict[str, Any], where: str, of_schema: str = CHAT.parameters) -> tuple[str, dict[str, Any]]:
+    """The name of a function and the JSON Schema of its parameters; `fields` are of FUNCTION_FIELDS, and `of_schema` is the client's name of that.
+
+    Raises ApiError 400.
+    """
+    of_schema = f"{where}.{of_schema}"
     name, parameters = fields.get("name"), fields.get("parameters", {})
     if not isinstance(name, str) or not NAME.fullmatch(name):
         raise invalid(f"{where}.name must be 1 to 64 letters, digits, '_', '-', '.' and ':'.", f"{where}.name")
@@ -46,15 +52,11 @@ def check_function(fields: dict[str, Any], where: str) -> tuple[str, dict[str, A
         raise invalid(f"{where}.description must be text.", f"{where}.description")
     if not isinstance(fields.get("strict", False), bool):
         raise invalid(f"{where}.strict must be true or false.", f"{where}.strict")
-    if not isinstance(parameters, dict) or not _is_of_object(parameters):
-        raise invalid(f"{where}.parameters must be a JSON Schema of an object.", f"{where}.parameters")
+    if not isinstance(parameters, dict) or parameters.get("type", "object") != "object":
+        raise invalid(f"{of_schema} must be a JSON Schema of an object.", of_schema)
+    if (wrong := fault(parameters)) is not None:
+        raise invalid(f"{of_schema}{wrong[0]} {wrong[1]}.", of_schema + wrong[0])
     return name, parameters
-
-
-def _is_of_object(schema: dict[str, Any]) -> bool:
-    """What is read of it here; the rest is the business of who makes a grammar of it."""
-    parts = isinstance(schema.get("properties") or {}, dict) and isinstance(schema.get("required") or [], list)
-    return schema.get("type", "object") == "object" and parts
 
 
 def packed_tools(tools: list[dict[str, Any]]) -> list[msgspec.Raw]:
@@ -84,7 +86,7 @@ def _packed(value: Any, param: str) -> msgspec.Raw:
         raise invalid(f"{param}: a number in it is too large, or it is nested too deeply.", param) from error
 
 
-def reading(core: Core, tools: Tools, parallel: bool, budget: int | None, reasons: bool) -> Reading | None:
+def reading(core: Core, tools: Tools, parallel: bool, budget: int | None, reasons: bool, names: FieldNames = CHAT) -> Reading | None:
     """How an answer is to be read; None for one that is content as it is. `reasons`: it may. Raises ApiError 400 for what the model has no way of
     writing."""
     calls, reasoning = TOOLS.get(core.view.tool_parser), REASONING.get(core.view.reasoning_parser) if reasons else None
@@ -93,7 +95,7 @@ def reading(core: Core, tools: Tools, parallel: bool, budget: int | None, reason
         raise invalid(sentence, "tools", "tools_not_supported")
     if budget is not None and reasoning is None:
         why = "this model is not known to reason before it answers" if reasons else "an answer of this form has no reasoning"
-        raise invalid(f"thinking_budget: {why}.", "thinking_budget", "unsupported_parameter")
+        raise invalid(f"{names.budget}: {why}.", names.budget, "unsupported_parameter")
     if not tools and reasoning is None:
         return None
     return Reading(calls if tools else None, tools, reasoning, single=bool(tools) and not parallel, budget=budget)
@@ -106,7 +108,12 @@ def variables(core: Core, given: dict[str, Any], thinks: bool | None, param: str
 
 def switched(core: Core, given: dict[str, Any], thinks: bool | None, param: str) -> dict[str, Any]:
     """The same, not packed."""
-    return ({} if thinks is None else _switched(core, thinks, param)) | given
+    if thinks is None:
+        return given
+    switch = core.view.thinking_switch
+    if switch in given and bool(given[switch]) != thinks:
+        raise invalid(f"{param} and chat_template_kwargs.{switch} contradict each other; leave one out.", param)
+    return _switched(core, thinks, param) | given
 
 
 def _switched(core: Core, on: bool, param: str) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """`python -P -m grammar RUN_DIR`, started by a tokenizer process: tries programs, one a line, where they can take neither its time nor its memory.
 
-Lines are JSON strings. The first line out is empty when it is ready, each further one when the program is good; else what is wrong.
+Lines are JSON: in, a program; out, a list of what is wrong, empty when nothing is, and where. The first one out is `["",""]` when it is ready.
 """
 
 import ctypes
@@ -35,22 +35,22 @@ def main() -> int:
         _say(str(error))
         return 1
     _bound_memory()
-    _say("")
+    _say()
     for line in sys.stdin.buffer:
-        _say(_verdict(library, line))
+        _say(*_verdict(library, line))
     return 0
 
 
-def _verdict(library: Library, line: bytes) -> str:
+def _verdict(library: Library, line: bytes) -> tuple[str, str]:
     try:
         try_out(library, msgspec.json.decode(line, type=str))
     except GrammarError as error:
-        return str(error)
-    return ""
+        return str(error), error.place
+    return "", ""
 
 
-def _say(sentence: str) -> None:
-    sys.stdout.buffer.write(msgspec.json.encode(sentence) + b"\n")
+def _say(sentence: str = "", place: str = "") -> None:
+    sys.stdout.buffer.write(msgspec.json.encode((sentence, place)) + b"\n")
     sys.stdout.buffer.flush()
 
 

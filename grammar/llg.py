@@ -2,6 +2,7 @@
 
 import os
 import re
+import sys
 
 import numpy as np
 from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
@@ -71,7 +72,7 @@ class LlgLibrary:
             raise GrammarError("this model has no end token, so an answer in a certain form could not end")
         self._tokenizer = LLTokenizer(TokenizerWrapper(_Vocabulary(tokens)), n_vocab=len(tokens.of), eos_token=tokens.ends)
         self.ends = frozenset(tokens.ends)
-        self._executor = LLExecutor(max(1, min(MOST_THREADS, (os.cpu_count() or 1) // 2)))
+        self._executor = LLExecutor(min(MOST_THREADS, len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1))
 
     @property
     def words(self) -> int:
@@ -82,6 +83,9 @@ class LlgLibrary:
         if matcher.failed:
             raise GrammarError(matcher.failed)
         return matcher
+
+    def accept(self, steps: list[tuple[Matcher, int]]) -> list[bool]:
+        return self._executor.consume_token_par([(matcher.inner, token) for matcher, token in steps if isinstance(matcher, LlgMatcher)])
 
     def masks(self, matchers: list[Matcher]) -> I32:
         found = np.zeros((len(matchers), self.words), np.int32)

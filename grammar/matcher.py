@@ -30,6 +30,9 @@ class Library(Protocol):
     def compile(self, program: str) -> Matcher:
         """At the beginning of the program's grammar. Other threads run meanwhile. Raises GrammarError."""
 
+    def accept(self, steps: list[tuple[Matcher, int]]) -> list[bool]:
+        """`Matcher.accept` of one token each, of different matchers. Other threads run meanwhile."""
+
     def masks(self, matchers: list[Matcher]) -> I32:
         """[N, words]: what may come next; of one that has failed, nothing in particular. Other threads run meanwhile.
 

@@ -6,11 +6,15 @@ from typing import Any
 import msgspec
 
 from grammar.errors import GrammarError
+from grammar.schema_parts import Schema, parts_of
 from messages.constraint import MAX_CHOICES, MAX_PROGRAM, Constraint
 
 MAX_DEPTH = 64
 WHITESPACE = r"(\x20|\x0A[\x20\x09]{0,40})?"
 """Between the parts of a JSON text: a space, or a new line and its indentation. Without a bound small models write blanks without end."""
+FORMATS: dict[str, Schema] = {"date-time": {"maxLength": 35}, "time": {"maxLength": 24}, "email": {"maxLength": 254, "pattern": "^[^@]{1,64}@"}}
+"""What is added to strings in these formats: nine digits of a second, and what mail can be sent to (RFC 5321, 4.5.3.1). Else small models write
+digits without end."""
 _JSON_OPTIONS = {"x-guidance": {"lenient": False, "whitespace_flexible": True, "whitespace_pattern": WHITESPACE}}
 
 
@@ -38,7 +42,19 @@ def _schema(text: str) -> str:
         raise GrammarError("a JSON Schema must be an object")
     if _depth(schema) > MAX_DEPTH:
         raise GrammarError(f"the JSON Schema is nested more than {MAX_DEPTH} deep")
+    _bound_formats(schema)
     return json.dumps(schema | _JSON_OPTIONS)
+
+
+def _bound_formats(schema: Schema) -> None:
+    """Of strings that say nothing of their length or characters themselves."""
+    waiting = [schema]
+    while waiting:
+        part = waiting.pop()
+        added = FORMATS.get(part["format"], {}) if isinstance(part.get("format"), str) else {}
+        if part.keys().isdisjoint(("minLength", "maxLength", "pattern")):
+            part |= added
+        waiting += [inner for _, inner in parts_of(part)]
 
 
 def _choices(text: str) -> list[str]:

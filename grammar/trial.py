@@ -7,6 +7,7 @@ import numpy as np
 
 from grammar.errors import GrammarError
 from grammar.matcher import Library, Matcher
+from grammar.place import placed
 
 WALKS, STEPS = 4, 24
 SEED = 1
@@ -16,7 +17,10 @@ MASK_SECONDS = 0.05
 
 def try_out(library: Library, program: str) -> None:
     """Compile it and walk through its grammar a few times, at random. Raises GrammarError."""
-    start = library.compile(program)
+    try:
+        start = library.compile(program)
+    except GrammarError as error:
+        raise placed(library, program, error) from error
     pick = random.Random(SEED)
     for _ in range(WALKS):
         _walk(library, start.copy(), pick)

@@ -35,8 +35,8 @@ def run(args: argparse.Namespace) -> int:
     for line in lines:
         if "rows" in line:
             print(
-                f"{line['rows']:>3} rows: masks {line['masks_ms']:.3f} ms a step (p99 {line['masks_p99_ms']:.3f}), beside the device's step; "
-                f"applied in {line['apply_ms']:.3f} ms"
+                f"{line['rows']:>3} rows: masks {line['masks_ms']:.3f} ms a step (p99 {line['masks_p99_ms']:.3f}), beside the device's step, "
+                f"and {line['masks_core_ms']:.3f} ms of a core (p99 {line['masks_core_p99_ms']:.3f}); applied in {line['apply_ms']:.3f} ms"
             )
         else:
             print(f"vocabulary of {line['vocabulary']}: opened in {line['open_ms']:.0f} ms, a schema compiled in {line['compile_ms']:.2f} ms")

@@ -16,12 +16,13 @@ class Constraint(msgspec.Struct, frozen=True):
     or a grammar in llguidance's Lark syntax (lark), which may hold `%json {...}` for a part of the answer, and special tokens by name.
     Nothing for json_object.
 
-    `param`: the field of the request that says it, for errors.
+    `param`: the field of the request that says it, and `place`: the path of `text` in the request, both for errors.
     """
 
     kind: ConstraintKind
     text: Annotated[str, msgspec.Meta(max_length=MAX_TEXT)] = ""
     param: Annotated[str, msgspec.Meta(max_length=64)] = ""
+    place: Annotated[str, msgspec.Meta(max_length=64)] = ""
 
 
 Program = Annotated[str, msgspec.Meta(max_length=MAX_PROGRAM)]

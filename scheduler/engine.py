@@ -250,7 +250,7 @@ class Engine:
         place = Arrival(self._arrivals, now, score(admit.priority, now))
         request = request_of(admit, key, seed, tokens, bias, leader, place, self._args.prefix_cache)
         request.tokenizer = self._tokenizers[admit.tokenizer]
-        request.grammar = self._grammars.join(admit.program) if admit.program else None
+        request.grammar = self._grammars.join(admit.program, request.tenant) if admit.program else None
         self._live.enter(request, self.geometry)
         request.fitted, request.held = self.session is not None, self._suspects.holds(key) or not request.matchable
         self._shares.join(request.tenant)

@@ -23,7 +23,8 @@ def unusable(why: str) -> Problem:
 
 
 class Grammars:
-    """One is compiled at a time, in the order in which they were needed: so a worker that ends meanwhile says which may be to blame.
+    """One is compiled at a time, so that a worker that ends meanwhile says which may be to blame: of the tenant whose turn it is the one that was
+    needed first.
 
     One that was being compiled when a worker ended is compiled with nothing else in flight from then on.
     """
@@ -37,6 +38,8 @@ class Grammars:
         self._prepared = 0
         self._forget: list[int] = []
         self._number = 0
+        self._turns: dict[str, int] = {}
+        """Of tenants since there last was nothing to compile: the higher, the later was the last one."""
 
     @property
     def busy(self) -> bool:
@@ -58,12 +61,12 @@ class Grammars:
             return None
         return f"the form of an answer was not compiled in {deadlines.allowance:.0f} s"
 
-    def join(self, program: str) -> Grammar:
-        """A live sequence needs it."""
+    def join(self, program: str, tenant: str = "") -> Grammar:
+        """A live sequence of the tenant needs it."""
         grammar = self._of.get(program)
         if grammar is None:
             self._number += 1
-            grammar = self._of[program] = self._wanted[self._number] = Grammar(self._number, program)
+            grammar = self._of[program] = self._wanted[self._number] = Grammar(self._number, program, tenant)
         self._unused.pop(grammar.number, None)
         grammar.users += 1
         return grammar
@@ -90,13 +93,16 @@ class Grammars:
     def _next(self) -> Grammar | None:
         """What the worker is to compile next; None when there is nothing, or it has as many as it may."""
         full = self._prepared >= MOST_PREPARED and not any(grammar.ready for grammar in self._unused.values())
-        return None if full else next(iter(self._wanted.values()), None)
+        return None if full else min(self._wanted.values(), key=lambda grammar: self._turns.get(grammar.tenant, 0), default=None)
 
     def _ask(self, grammar: Grammar, session: int) -> Prepare:
         if self._prepared >= MOST_PREPARED:
             self._drop()
         del self._wanted[grammar.number]
         self._asked = grammar
+        self._turns[grammar.tenant] = 1 + max(self._turns.values(), default=0)
+        if not self._wanted:
+            self._turns.clear()
         forget, self._forget = self._forget, []
         return Prepare(session=session, grammar=grammar.number, program=grammar.program, forget=forget)
 

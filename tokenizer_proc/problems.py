@@ -1,5 +1,6 @@
 """Every problem a client can be told by a tokenizer process, in one place so that codes and sentences stay stable."""
 
+from messages.constraint import Constraint
 from messages.text import INTERRUPTED, Problem
 
 
@@ -68,9 +69,16 @@ def too_many_logprobs(param: str, tokens: int, alternatives: int, choices: int, 
     return Problem(status=400, code="too_many_logprobs", message=message, param=param)
 
 
-def bad_grammar(param: str, sentence: str) -> Problem:
-    message = f"The form that the answer is to have cannot be used: {sentence}."
-    return Problem(status=400, code="invalid_grammar", message=message, param=param or None)
+def bad_grammar(constraint: Constraint, sentence: str, place: str) -> Problem:
+    """`place` as in `grammar.errors`."""
+    within = not place or place[0] in ".["
+    path = (constraint.place if within else "") + place
+    message = f"The form that the answer is to have cannot be used: {path}{': ' if path else ''}{sentence}."
+    return Problem(status=400, code="invalid_grammar", message=message, param=(constraint.param if within else place) or None)
+
+
+def no_trial(why: str) -> Problem:
+    return internal(f"The answer's form cannot be enforced here: {why}.")
 
 
 def bad_stop(sentence: str) -> Problem:

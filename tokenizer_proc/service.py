@@ -153,6 +153,9 @@ class Service:
                 request.constraint,
                 lambda program: self._encode(request, preparation, context, program),
                 lambda problem: self._refuse(request.frontend, self._finish_preparation(request, preparation), problem),
+                tenant=request.tenant,
+                size=size_of(request.prompt),
+                wanted=lambda: bool(preparation.keys),
             )
 
     def _encode(self, request: Generate, preparation: _Preparation, context: int, program: str) -> None:

@@ -167,10 +167,22 @@ class Matching:
             row.over = row.over or not self._library.ends.isdisjoint(tokens)
             if row.over:
                 self._end(row)
-            elif tokens and not row.matcher.accept(tokens):
-                self.fail(row, row.matcher.failed)
             else:
-                going.append(row)
+                going.append((row, tokens))
+        self._accept(going)
+        self._mask_all([row for row, _ in going if not row.failed])
+
+    def _accept(self, going: list[tuple[MatchedRow, list[int]]]) -> None:
+        """A token each as a rule."""
+        assert self._library is not None  # there are rows
+        single = [(row, tokens[0]) for row, tokens in going if len(tokens) == 1]
+        good = self._library.accept([(row.matcher, token) for row, token in single]) if single else []
+        bad = [row for (row, _), is_good in zip(single, good, strict=True) if not is_good]
+        bad += [row for row, tokens in going if len(tokens) > 1 and not row.matcher.accept(tokens)]
+        for row in bad:
+            self.fail(row, row.matcher.failed)
+
+    def _mask_all(self, going: list[MatchedRow]) -> None:
         usual, slow = ([row for row in going if (row.cost > SLOW_SECONDS) == is_slow] for is_slow in (False, True))
         for begin in range(0, len(usual), CHUNK):
             self._mask(usual[begin : begin + CHUNK], time.monotonic)

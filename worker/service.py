@@ -29,7 +29,7 @@ again does not, and requests wait with it."""
 WAIT_SECONDS = 0.1
 """The longest the loop sleeps: how late it may notice SIGTERM."""
 QUIET_SECONDS = 2.0
-"""After so long without a message nobody is likely to need this process in the next moment."""
+"""After so long without a plan, or before the first one, nobody is likely to need this process in the next moment."""
 NO_SESSION = -1
 
 
@@ -48,7 +48,7 @@ class Service:
         self._ignored = 0
         self._failed_plans = 0
         self._warming = True
-        self._heard = time.monotonic()
+        self._worked = -QUIET_SECONDS
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._inbox: Inbox[ToWorker] = Inbox(self._context, args.run_dir, args.name, ToWorker)
         self._outbox = Outbox(self._context, args.run_dir, SCHEDULER_NAME, linger_ms=500)
@@ -103,7 +103,7 @@ class Service:
     def _rest(self) -> None:
         """Nothing has come for a while: use the time, a little at a time."""
         self._engine.check()
-        if time.monotonic() - self._heard > QUIET_SECONDS:
+        if time.monotonic() - self._worked > QUIET_SECONDS:
             self._grammars.open_ahead()
         while self._warming and not self._lifetime.stopping.is_set() and not self._inbox.wait(0):
             self._pulse.beat()
@@ -112,7 +112,6 @@ class Service:
 
     def _handle_all(self) -> None:
         received = time.perf_counter()
-        self._heard = time.monotonic()
         for message in self._inbox.drain():
             if self._lifetime.stopping.is_set():
                 return
@@ -159,6 +158,7 @@ class Service:
         )
 
     def _step(self, plan: StepPlan, received: float) -> None:
+        self._worked = time.monotonic()
         queued = time.perf_counter() - received
         try:
             self._engine.submit(plan, queued)

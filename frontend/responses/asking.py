@@ -11,6 +11,7 @@ import msgspec
 
 from frontend import chat
 from frontend.core import Core
+from frontend.field_names import RESPONSES
 from frontend.forms import JsonSchema, ResponseFormat
 from frontend.generation import Job, fitted
 from frontend.responses.body import FunctionChoice, ResponseBody, TextFormat
@@ -42,8 +43,10 @@ def job_of(core: Core, body: ResponseBody, request: ChatRequest | None = None) -
     `request`: what `chat_of` has made of it, with more.
     """
     effort = body.reasoning.effort
-    job = chat.job_of(core, chat_of(body) if request is None else request, None if effort is None else effort != NO_EFFORT, "reasoning")
-    return job if job.constraint is None else dataclasses.replace(job, constraint=msgspec.structs.replace(job.constraint, param=FORM))
+    job = chat.job_of(core, chat_of(body) if request is None else request, None if effort is None else effort != NO_EFFORT, RESPONSES)
+    if job.constraint is None:
+        return job
+    return dataclasses.replace(job, constraint=msgspec.structs.replace(job.constraint, param=FORM, place=f"{FORM}.schema"))
 
 
 def addressed(core: Core, model: str, work: Generate, job: Job) -> Generate:

@@ -85,6 +85,7 @@ def test_the_events_of_a_stream(reading: Pair) -> None:
         "id": "", "type": "message", "role": "assistant", "model": MODEL, "content": [], "stop_reason": None, "stop_sequence": None,
         "usage": data[0]["message"]["usage"],
     }  # fmt: skip
+    assert data[0]["message"]["usage"]["input_tokens"] == data[6]["usage"]["input_tokens"] > 0
     assert data[3] == {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "Hello"}}
     assert data[6]["delta"] == {"stop_reason": "max_tokens", "stop_sequence": None}
 
@@ -217,9 +218,12 @@ def test_an_error_in_the_middle_of_a_stream(reading: Pair, client: anthropic.Ant
         ({"tool_choice": {"type": "tool", "name": "sub"}}, "tool_choice"),
         ({"tool_choice": {"type": "auto", "name": "add"}}, "tool_choice"),
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0].type"),
-        ({"tools": [{"name": "a b", "input_schema": {}}]}, "tools[0].function.name"),
+        ({"tools": [{"name": "a b", "input_schema": {}}]}, "tools[0].name"),
+        ({"tools": [{"name": "a", "input_schema": {"type": "object", "properties": {"x": 5}}}]}, "tools[0].input_schema.properties.x"),
+        ({"tools": TOOLS + TOOLS}, "tools[2].name"),
         ({"thinking": {"type": "enabled"}}, "thinking"),
-        ({"thinking": {"type": "enabled", "budget_tokens": 0}}, "thinking"),
+        ({"thinking": {"type": "enabled", "budget_tokens": 0}}, "thinking.budget_tokens"),
+        ({"messages": [{"role": 5, "content": "A"}]}, "messages[0].role"),
         ({"system": 5}, "system"),
         ({"system": [{"type": "image"}]}, "system[0]"),
         ({"messages": [{"role": "tool", "content": "A"}]}, "messages[0].role"),

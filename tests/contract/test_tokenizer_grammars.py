@@ -3,7 +3,7 @@
 import json
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from messages.text import Ended, Problem, Started
 from tests.support.tokenizer_neighbours import Neighbours, admitted, generate, ids_of, problem_of
 from tests.support.vocabularies import TOKENS
 from tokenizer_proc import grammar_child
-from tokenizer_proc.grammar_child import ChildError, GrammarChild, OverrunError
+from tokenizer_proc.grammar_child import Answer, BusyError, ChildError, GrammarChild, OverrunError, PostponedError
 
 GOOD = Constraint("json_schema", json.dumps({"type": "object", "properties": {"a": {"type": "integer"}}}), "response_format")
 SLOW = Constraint("json_schema", json.dumps({"type": "object", "properties": {f"property {i}": {"type": "string"} for i in range(3000)}}))
@@ -87,13 +87,32 @@ def test_a_form_that_takes_long_holds_up_nobody(byte: Neighbours) -> None:
 
 
 def test_who_leaves_while_a_form_is_tried_is_not_admitted(byte: Neighbours) -> None:
-    byte.send(generate(30, constraint=Constraint("json_schema", SLOW.text, "x")))
+    byte.send(generate(30, constraint=Constraint("json_schema", SLOW.text.replace("property", "member"))))
     byte.send(Cancel([30]))
     byte.send(generate(31, constraint=Constraint("regex", "b+")))
     admit = byte.scheduled()
     assert isinstance(admit, Admit)
     assert admit.keys == [31]
     assert isinstance(byte.hear(), Started)
+
+
+def test_hundreds_of_new_forms_at_once_are_all_tried(byte: Neighbours) -> None:
+    for number in range(256):
+        byte.send(generate(1000 + number, constraint=Constraint("regex", f"x{number}y[ab]+")))
+    admits = [byte.scheduled() for _ in range(256)]
+    assert {key for admit in admits if isinstance(admit, Admit) for key in admit.keys} == set(range(1000, 1256))
+    assert {type(byte.hear()) for _ in range(256)} == {Started}
+
+
+def test_an_error_says_where_in_the_request_it_is(byte: Neighbours) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "array", "items": {"anyOf": [{"type": "null"}, {"not": {}}]}}}}
+    problem = problem_of(byte, generate(50, constraint=Constraint("json_schema", json.dumps(schema), "response_format", "response_format.schema")))
+    assert problem.param == "response_format"
+    assert "response_format.schema.properties.a.items.anyOf[1]: " in problem.message
+    rules = f"start: one | two\n// tools[0].parameters\none: %json {{}}\n// tools[4].parameters\ntwo: %json {json.dumps(schema)}"
+    problem = problem_of(byte, generate(51, constraint=Constraint("lark", rules, "tools")))
+    assert problem.param == "tools[4].parameters.properties.a.items.anyOf[1]"
+    assert f"{problem.param}: Unimplemented keys" in problem.message
 
 
 def test_a_trial_that_somebody_ended_is_begun_anew(byte: Neighbours) -> None:
@@ -119,12 +138,19 @@ def child(run_dir: Path) -> Iterator[GrammarChild]:
 
 
 def test_a_program_has_so_much_time(child: GrammarChild, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert child.ask(program_of(GOOD)) == ""
-    monkeypatch.setattr(grammar_child, "TRIAL_SECONDS", 0.05)
-    with pytest.raises(OverrunError, match="more than"):
+    assert child.ask(program_of(GOOD)) == ("", "")
+    monkeypatch.setattr(grammar_child, "QUICK_SECONDS", 0.02)
+    with pytest.raises(PostponedError):
+        child.ask(program_of(SLOW), lambda: False)
+    monkeypatch.setattr(grammar_child, "TRIAL_SECONDS", 0.04)
+    with pytest.raises(OverrunError, match="more than") as overrun:
+        child.ask(program_of(SLOW))
+    assert not overrun.value.passing
+    monkeypatch.setattr(grammar_child, "PATIENCE_SECONDS", 0.0)
+    with pytest.raises(BusyError):
         child.ask(program_of(SLOW))
     monkeypatch.undo()
-    assert "unknown name" in child.ask("start: foo")
+    assert "unknown name" in child.ask("start: foo").wrong
 
 
 def test_a_program_that_ends_the_process_each_time(child: GrammarChild, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,16 +158,19 @@ def test_a_program_that_ends_the_process_each_time(child: GrammarChild, monkeypa
     child.ask(program_of(GOOD))
     line = child._line
 
-    def die(process: "subprocess.Popen[bytes]", seconds: float) -> str | None:
-        if seconds == grammar_child.TRIAL_SECONDS:
+    def die(process: "subprocess.Popen[bytes]", over: Callable[[], bool]) -> Answer | None:
+        if process.pid in ready:
             process.kill()
-        return line(process, seconds)
+        ready.add(process.pid)
+        return line(process, over)
 
+    ready = {trial.pid for trial in psutil.Process().children()}
     monkeypatch.setattr(child, "_line", die)
-    with pytest.raises(OverrunError, match="memory"):
+    with pytest.raises(OverrunError, match="memory") as overrun:
         child.ask(program_of(GOOD))
+    assert overrun.value.passing
     monkeypatch.undo()
-    assert child.ask(program_of(GOOD)) == ""
+    assert child.ask(program_of(GOOD)) == ("", "")
 
 
 def test_a_process_that_cannot_begin(run_dir: Path) -> None:

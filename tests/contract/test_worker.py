@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
+import psutil
 import pytest
 import zmq
 
@@ -83,10 +84,17 @@ def _await(inbox: Inbox[M], wanted: Callable[[M], bool], seen: list[M]) -> M:
 def neighbours(models: Path) -> Iterator[Neighbours]:
     """One process from its start (the first test) to its end (the last one)."""
     with tempfile.TemporaryDirectory(prefix="pw-") as folder:
-        write_vocabulary(Path(folder), "tokenizer0", TOKENS.of, TOKENS.special, set(TOKENS.ends))
         play = Neighbours(worker_args(models / "dice-byte", Path(folder), kv_tokens=1024))
         yield play
         play.close()
+
+
+@pytest.fixture
+def fresh(models: Path, run_dir: Path) -> Iterator[Neighbours]:
+    """A process of the test's own."""
+    play = Neighbours(worker_args(models / "dice-byte", run_dir, kv_tokens=1024))
+    yield play
+    play.close()
 
 
 def test_life(neighbours: Neighbours) -> None:
@@ -145,8 +153,14 @@ def test_attaching_again_forgets_all_slots(neighbours: Neighbours) -> None:
     assert play.answer(StepFailed).step == 2
 
 
-def test_rows_follow_grammars_that_were_compiled_for_their_session(neighbours: Neighbours) -> None:
-    play = neighbours
+def test_rows_follow_grammars_that_were_compiled_for_their_session(fresh: Neighbours, run_dir: Path) -> None:
+    play = fresh
+    write_vocabulary(run_dir, "tokenizer0", TOKENS.of, TOKENS.special, set(TOKENS.ends))
+    session, process = 10, psutil.Process(play.process.pid)
+    while not any("llguidance" in part.path for part in process.memory_maps()):  # before the first plan, whatever else is said: later streams wait
+        play.attach(session := session + 1)
+        assert session < 200
+        time.sleep(0.3)
     row = Row(slot=2, prompt=[5] * 20, blocks=[7, 3, 1], grammar=4)
     for session in (1, 2):
         play.attach(session)
@@ -218,14 +232,10 @@ def test_a_device_that_fails_is_told_of_before_anything_is_taken_down(models: Pa
         play.close()
 
 
-def test_sigterm_while_loading(models: Path, run_dir: Path) -> None:
-    play = Neighbours(worker_args(models / "dice-byte", run_dir, kv_tokens=1024))
-    try:
-        play.report(lambda report: True)
-        play.process.send_signal(signal.SIGTERM)
-        assert play.process.wait(timeout=PATIENCE) == 0
-    finally:
-        play.close()
+def test_sigterm_while_loading(fresh: Neighbours) -> None:
+    fresh.report(lambda report: True)
+    fresh.process.send_signal(signal.SIGTERM)
+    assert fresh.process.wait(timeout=PATIENCE) == 0
 
 
 def test_a_model_that_cannot_be_loaded(run_dir: Path, tmp_path: Path) -> None:

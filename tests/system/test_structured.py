@@ -19,6 +19,7 @@ from tests.support.completions import Answer, complete, events, open_session, st
 from tests.support.figures import busy
 from tests.support.schemas import SCHEMAS, arrays, check, objects
 from tests.support.waiting import until
+from tokenizer_proc import grammar_child
 
 PROMPT = [65] * 20
 RANDOM: dict[str, Any] = {"temperature": 1.0, "ignore_eos": False, "logprobs": None, "max_tokens": 90}
@@ -133,29 +134,42 @@ async def test_a_worker_that_dies_compiles_them_again(dice: Cluster) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("schema", [PATHOLOGICAL, ENORMOUS], ids=["pathological", "enormous"])
 async def test_a_form_that_takes_long_is_refused_in_time_and_delays_no_stream(dice: Cluster, schema: dict[str, Any]) -> None:
-    """The longest pause of a stream is under 200 ms, in one of a few tries: the machine has others too."""
+    """The longest pause of a stream is under 200 ms, or no longer than that of a stream just before with nothing beside it (the machine has others
+    too), in one of a few tries."""
     pauses = []
-    async with open_session(dice) as session:
-        for attempt in range(4):
-            form = {"guided_json": schema | {"title": str(attempt)}}
-            asking = asyncio.create_task(ask(dice, "/v1/completions", prompt="A", **form))
-            began, last, worst = time.monotonic(), time.monotonic(), 0.0
-            while not asking.done() and time.monotonic() - began < 20:
-                async for _ in events(session, dice, PROMPT, max_tokens=400, logprobs=None, temperature=1.0):
-                    now = time.monotonic()
-                    worst, last = max(worst, now - last), now
-                last = time.monotonic()
-            status, body = await asking
+    for attempt in range(4):
+        began = time.monotonic()
+        asking = asyncio.create_task(ask(dice, "/v1/completions", prompt="A", guided_json=schema | {"title": str(attempt)}))
+        beside = await longest_pause(dice, asking)
+        status, body = await asking
+        took = time.monotonic() - began
+        if status == 503:  # of a core that others have, a trial gets next to nothing
+            assert body["error"]["code"] == "overloaded"
+            assert took > grammar_child.PATIENCE_SECONDS
+        else:
             assert (status, body["error"]["code"]) == (400, "invalid_grammar")
-            assert time.monotonic() - began < 15
-            pauses.append(worst)
-            if worst < 0.2:
-                return
+        assert took < grammar_child.PATIENCE_SECONDS + 10
+        alone = await longest_pause(dice, asyncio.create_task(asyncio.sleep(took)))
+        pauses.append((beside, alone))
+        if beside < max(0.2, alone):
+            return
     raise AssertionError(f"pauses of {pauses}")
 
 
-async def say(client: openai.AsyncOpenAI, cluster: Cluster, name: str, seed: int, most: int) -> str:
-    """The answer's finish reason; it is checked when it came to its end."""
+async def longest_pause(cluster: Cluster, meanwhile: "asyncio.Task[Any]") -> float:
+    """Of streams, one after another, in seconds."""
+    worst = 0.0
+    async with open_session(cluster) as session:
+        while not meanwhile.done():
+            last = None
+            async for _ in events(session, cluster, PROMPT, max_tokens=100, logprobs=None, temperature=1.0):
+                now = time.monotonic()
+                worst, last = max(worst, now - (last or now)), now
+    return worst
+
+
+async def say(client: openai.AsyncOpenAI, cluster: Cluster, name: str, seed: int, most: int) -> tuple[str, str]:
+    """The answer's finish reason and its text, which is checked when it came to its end."""
     answer = await client.chat.completions.create(
         model=cluster.model, messages=[{"role": "user", "content": f"Give me an example of: {name}. Answer in JSON."}], seed=seed, temperature=0.7,
         max_tokens=most, response_format={"type": "json_schema", "json_schema": {"name": "example", "schema": SCHEMAS[name], "strict": True}},
@@ -164,12 +178,12 @@ async def say(client: openai.AsyncOpenAI, cluster: Cluster, name: str, seed: int
     assert choice.message.content is not None
     if choice.finish_reason == "stop":
         check(choice.message.content, name)
-    return choice.finish_reason
+    return choice.finish_reason, choice.message.content
 
 
 async def test_the_default_model_keeps_to_schemas(smol: Cluster) -> None:
     async with openai.AsyncOpenAI(base_url=f"{smol.url}/v1", api_key="none") as client:
-        ends = await asyncio.gather(*(say(client, smol, name, 1, 80) for name in CI_SCHEMAS))
+        ends = [finish for finish, _ in await asyncio.gather(*(say(client, smol, name, 1, 80) for name in CI_SCHEMAS))]
     assert ends.count("stop") >= 3, ends
 
 
@@ -179,13 +193,17 @@ async def test_the_default_model_keeps_to_fifty_schemas(smol: Cluster) -> None:
     """Three seeds each. What is cut off by max_tokens may be anything; most is not."""
     room = asyncio.Semaphore(32)
 
-    async def one(name: str, seed: int) -> str:
+    async def one(name: str, seed: int) -> tuple[str, str]:
         async with room:
             return await say(client, smol, name, seed, 200)
 
     async with openai.AsyncOpenAI(base_url=f"{smol.url}/v1", api_key="none", timeout=1400, max_retries=0) as client:
-        ends = await asyncio.gather(*(one(name, seed) for name in SCHEMAS for seed in range(SEEDS)))
-    print(f"{ends.count('stop')} of {len(ends)} came to their end, and all of these are valid")
+        said = await asyncio.gather(*(one(name, seed) for name in SCHEMAS for seed in range(SEEDS)))
+    ends = [finish for finish, _ in said]
+    print(f"{ends.count('stop')} of {len(ends)} came to their end, and all of these are valid; the others:")
+    for place, (finish, text) in enumerate(said):
+        if finish != "stop":
+            print(f"{list(SCHEMAS)[place // SEEDS]}, seed {place % SEEDS}: {text!r}")
     assert len(ends) == 50 * SEEDS
     assert ends.count("stop") >= 0.8 * len(ends), ends
 

@@ -21,11 +21,12 @@ def test_what_is_measured(models: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert [line["rows"] for line in rows] == [1, 3]
     assert all(0 < line["masks_ms"] <= line["masks_p99_ms"] for line in rows)
     assert all(line["apply_ms"] > 0 for line in rows)
+    assert all(0 < line["masks_core_ms"] <= line["masks_core_p99_ms"] for line in rows)
 
 
 LINES = [
     {"vocabulary": 312, "open_ms": 5.0, "compile_ms": 0.5},
-    *({"rows": rows, "masks_ms": 0.1, "masks_p99_ms": 0.2, "apply_ms": 0.05} for rows in (1, 64)),
+    *({"rows": rows, "masks_ms": 0.1, "masks_p99_ms": 0.2, "masks_core_ms": 0.1, "masks_core_p99_ms": 0.3, "apply_ms": 0.05} for rows in (1, 64)),
 ]
 
 

@@ -1,70 +1,14 @@
 """Parsers of tool calls and reasoning: what they find, that no cut of the text changes it, and that nothing of the text is lost."""
 
-import itertools
 import json
 import time
-from collections.abc import Iterable
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dialects.events import Arguments, CallEnd, CallStart, Content, Event, Markup, Reasoning
-from dialects.reader import Reader
-from dialects.registry import REASONING, TOOLS, make_reader
-
-OFFERED: dict[str, dict[str, Any]] = {
-    "f": {"type": "object", "properties": {"x": {"type": "integer"}, "s": {"type": "string"}}},
-    "get_time": {"type": "object", "properties": {}},
-}
-
-
-def reader(tools: str | None, reasoning: str | None = None, inside: bool = False) -> Reader:
-    return make_reader(TOOLS[tools] if tools else None, OFFERED, REASONING[reasoning] if reasoning else None, inside)
-
-
-def parse(parts: Iterable[str], tools: str | None, reasoning: str | None = None, inside: bool = False) -> list[Event]:
-    made = reader(tools, reasoning, inside)
-    return merged([event for part in parts for event in made.push(part)] + made.finish())
-
-
-def merged(events: list[Event]) -> list[Event]:
-    """Neighbours of one kind are one; arguments that are made from another notation stand behind the markup they were made from."""
-    found: list[Event] = []
-    for event in events:
-        last, before = found[-1] if found else None, found[-2] if len(found) > 1 else None
-        if isinstance(event, Markup) and isinstance(before, Markup) and isinstance(last, Arguments) and not last.verbatim:
-            found[-2] = Markup(before.text + event.text)
-        elif isinstance(event, Arguments) and isinstance(last, Arguments) and last.index == event.index:
-            found[-1] = Arguments(event.index, last.text + event.text, event.verbatim)
-        else:
-            kind = next((kind for kind in (Content, Reasoning, Markup) if isinstance(event, kind) and isinstance(last, kind)), None)
-            if kind is None or not isinstance(last, Content | Reasoning | Markup) or not isinstance(event, Content | Reasoning | Markup):
-                found.append(event)
-            else:
-                found[-1] = kind(last.text + event.text)
-    return found
-
-
-def written(events: list[Event]) -> str:
-    """The text that the events came from."""
-    texts = (event for event in events if not isinstance(event, CallStart | CallEnd))
-    return "".join(event.text for event in texts if not (isinstance(event, Arguments) and not event.verbatim))
-
-
-def seen(events: list[Event]) -> tuple[str, list[tuple[str, str, bool]], str]:
-    """Content, calls (name, arguments, whole) and reasoning."""
-    calls = [event for event in events if isinstance(event, CallStart)]
-    assert [call.index for call in calls] == list(range(len(calls)))
-    ends = {event.index for event in events if isinstance(event, CallEnd)}
-    told = [
-        (call.name, "".join(event.text for event in events if isinstance(event, Arguments) and event.index == call.index), call.index in ends)
-        for call in calls
-    ]
-    content = "".join(event.text for event in events if isinstance(event, Content))
-    return content, told, "".join(event.text for event in events if isinstance(event, Reasoning))
-
+from dialects.registry import TOOLS
+from tests.support.dialect_events import PARTS, cut, parse, reader, seen, written
 
 CALL = '{"name": "f", "arguments": {"x": 1}}'
 F = ("f", '{"x": 1}', True)
@@ -78,6 +22,8 @@ CASES: list[tuple[str, str, str, list[tuple[str, str, bool]]]] = [
     ("hermes", '<tool_call>{"name": "get_time"}</tool_call>', "", [("get_time", "{}", True)]),
     ("hermes", '<tool_call>{"name": "f", "arguments": {"x": 1', "", [("f", '{"x": 1', False)]),
     ("hermes", '<tool_call>{"name": "f", "arguments": {"x": 1]}, 5', "]}, 5", [("f", '{"x": 1', False)]),
+    ("hermes", f'<tool_call>{{"name": "f", "arguments": {{"x": 1}}\n</tool_call>\n<tool_call>{CALL}</tool_call>', "", [F, F]),
+    ("hermes", '<tool_call>{"name": "f", "arguments": {"x": 1} or\n</tool_call>', "or\n</tool_call>", [F]),
     ("hermes", '<tool_call>{"name": "other", "arguments": {}}</tool_call>', '<tool_call>{"name": "other", "arguments": {}}</tool_call>', []),
     ("hermes", "<tool_call>soon</tool_call> <tool_cal", "<tool_call>soon</tool_call> <tool_cal", []),
     ("hermes", f"<tool_call>\nNo: <tool_call>{CALL}</tool_call>", "<tool_call>\nNo:", [F]),
@@ -86,6 +32,8 @@ CASES: list[tuple[str, str, str, list[tuple[str, str, bool]]]] = [
     ("hermes", '<tool_call>{"name": "f", "na', '<tool_call>{"name": "f", "na', []),
     ("llama3_json", '{"name": "f", "parameters": {"x": 1}}', "", [F]),
     ("llama3_json", ' {"type": "function", "name": "f", "parameters": {"x": 1}}; {"name": "f", "parameters": {"x": 1}}', "", [F, F]),
+    ("llama3_json", '{"name": "f", "parameters": {"x": 1}}\n{"name": "f", "parameters": {"x": 1}}\n{"a": 1}', '\n{"a": 1}', [F, F]),
+    ("llama3_json", '{"name": "f", "parameters": {"x": 1};{"name": "f", "parameters": {"x": 1}}', "", [F, F]),
     ("llama3_json", 'So: <|python_tag|>{"name": "f", "parameters": {"x": 1}}', "So:", [F]),
     ("llama3_json", '{"name": "Alice", "age": 5}', '{"name": "Alice", "age": 5}', []),
     ("llama3_json", '<|python_tag|>f.call(x=1)', "<|python_tag|>f.call(x=1)", []),
@@ -152,18 +100,7 @@ def test_calls_behind_reasoning() -> None:
     assert parse(text, "hermes", "think") == whole
 
 
-PARTS = [
-    "<tool_call>", "</tool_call>", "<think>", "</think>", "<function=f>", "<function=", "</function>", "<parameter=x>", "<parameter=s>",
-    "</parameter>", "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "<|python_tag|>", "[", "]", "{", "}", '"', "\\", ",", ":", ";", " ", "\n", '"name"',
-    '"f"', '"arguments"', '"parameters"', '{"name": "f", "arguments": {', '{"name": "f", "parameters": {"x": 1}}', '{"x": [1, {"y": null}]}',
-    "f", "get_time", "text", "<", "é", "\u2028", " " * 250, "12",
-]  # fmt: skip
 TEXTS = st.lists(st.one_of(st.sampled_from(PARTS), st.text(max_size=3)), max_size=30).map("".join)
-
-
-def cut(text: str, places: list[int]) -> list[str]:
-    edges = [0, *sorted(place % (len(text) + 1) for place in places), len(text)]
-    return [text[begin:end] for begin, end in itertools.pairwise(edges)]
 
 
 CUTS = {"text": TEXTS, "places": st.lists(st.integers(0, 10_000), max_size=12), "inside": st.booleans(), "thinks": st.booleans()}

@@ -112,3 +112,18 @@ def test_what_is_wrong_is_said_in_one_line_without_the_grammar(program: str, why
         library().compile(program)
     assert "\n" not in str(caught.value)
     assert "start:" not in str(caught.value)
+
+
+def test_formats_whose_strings_could_go_on_for_ever_are_bounded() -> None:
+    """Where they are schemas, and say no length themselves."""
+    second = {"type": "string", "format": "time"}
+    value = {"$defs": {"t": second}, "anyOf": [{"type": "array", "items": second}, {"enum": [second]}, second | {"maxLength": 30}]}
+    program = schema(value)
+    assert program.count('"maxLength": 24') == 2
+    assert program.count('"maxLength": 30') == 1
+    program = schema(second)
+    assert accepts(program, '"14:37:53.424349329+05:30"')
+    assert not accepts(program, '"14:37:53.4243493291+05:30"')
+    program = schema({"type": "string", "format": "email"})
+    for size in (64, 65):
+        assert accepts(program, f'"{"a" * size}@b.org"') == (size == 64)

@@ -175,6 +175,15 @@ def test_the_worker_keeps_a_few_that_nobody_needs() -> None:
     assert grammars.join("program 0").number == MOST_KEPT + 3
 
 
+def test_tenants_have_their_turns() -> None:
+    bench, grammars = Bench(), Grammars()
+    for program, tenant in [("m0", "many"), ("m1", "many"), ("m2", "many"), ("m3", "many"), ("f0", "few"), ("f1", "few"), ("o", "other")]:
+        grammars.join(program, tenant)
+    assert [answered(grammars, bench).program for _ in range(3)] == ["m0", "f0", "o"]
+    grammars.join("o1", "other")
+    assert [answered(grammars, bench).program for _ in range(5)] == ["m1", "f1", "o1", "m2", "m3"]
+
+
 def test_the_worker_has_so_many_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_PREPARED", 2)
     bench, grammars = Bench(), Grammars()

@@ -33,6 +33,9 @@ class Matchers:
     def compile(self, program: str) -> Matcher:
         return library().compile(program)
 
+    def accept(self, steps: list[tuple[Matcher, int]]) -> list[bool]:
+        return library().accept(steps)
+
     def masks(self, matchers: list[Matcher]) -> I32:
         self.calls.append(len(matchers))
         self.before(matchers)
