@@ -1,8 +1,10 @@
 """POST /v1/chat/completions."""
 
+import dataclasses
+
 from aiohttp import web
 
-from frontend import bodies, conversation, refusals, tool_choice, tools
+from frontend import bodies, conversation, effort, refusals, tool_choice, tools
 from frontend.answers import ChatAnswer
 from frontend.core import Core, read_body
 from frontend.errors import invalid
@@ -15,9 +17,9 @@ async def chat_completions(core: Core, http: web.Request) -> web.StreamResponse:
     """Without max_tokens an answer may run to the context limit."""
     request = bodies.decode(await read_body(core, http), ChatRequest, refusals.CHAT)
     core.check_model(request.model)
-    thinks = None if request.reasoning_effort is None else False
+    names = _limit_reasoning(request)
     shapes = ChatAnswer(request.logprobs, request.extras(), lambda: core.view.call_id_length)
-    return await answer(core, http, job_of(core, request, thinks), shapes)
+    return await answer(core, http, job_of(core, request, effort.thinks(request.reasoning_effort), names), shapes)
 
 
 def job_of(core: Core, request: ChatRequest, thinks: bool | None, names: FieldNames = CHAT) -> Job:
@@ -26,7 +28,7 @@ def job_of(core: Core, request: ChatRequest, thinks: bool | None, names: FieldNa
     if form is not None and choice.told:
         raise invalid(f"{form.param} and tools cannot be had together: set tool_choice to none.", form.param, "unsupported_parameter")
     if request.thinking_budget is not None and request.logprobs:
-        raise invalid("thinking_budget and logprobs cannot be had together.", "thinking_budget", "unsupported_parameter")
+        raise invalid(f"{names.budget}: a limited reasoning and logprobs cannot be had together.", names.budget, "unsupported_parameter")
     if choice.checked and request.ignore_eos:
         raise invalid("ignore_eos cannot go with tool calls that are checked.", "ignore_eos", "unsupported_parameter")
     parallel, given = request.parallel_tool_calls, request.chat_template_kwargs
@@ -41,6 +43,15 @@ def job_of(core: Core, request: ChatRequest, thinks: bool | None, names: FieldNa
         reading=lambda: tools.reading(core, choice.callable, parallel, request.thinking_budget, form is None, names),
         variables=lambda: tools.variables(core, given, thinks, names.thinking),
     )
+
+
+def _limit_reasoning(request: ChatRequest) -> FieldNames:
+    """By its effort, where it names no budget: its field is the one at fault then."""
+    limit = None if request.reasoning_effort is None else effort.BUDGETS[request.reasoning_effort]
+    if limit is None or request.thinking_budget is not None:
+        return CHAT
+    request.thinking_budget = limit
+    return dataclasses.replace(CHAT, budget=CHAT.thinking)
 
 
 def _logprobs(request: ChatRequest) -> int:

@@ -6,6 +6,7 @@ import msgspec
 
 from frontend import bodies
 from frontend.answers import Extras
+from frontend.effort import Effort
 from frontend.errors import invalid
 from frontend.forms import Forms
 from messages.request import MAX_TOOLS, MAX_VARIABLES, TokenId
@@ -152,7 +153,7 @@ class ChatRequest(GenerationRequest, kw_only=True):
     tool_choice: ToolChoice = None
     parallel_tool_calls: bool = True
     thinking_budget: TokenLimit | None = None
-    reasoning_effort: Literal["none"] | None = None
+    reasoning_effort: Effort | None = None
     chat_template_kwargs: TemplateVariables = msgspec.field(default_factory=dict)
     max_completion_tokens: TokenLimit | None = None
     logprobs: bool = False

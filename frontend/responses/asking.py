@@ -9,13 +9,13 @@ from typing import Any
 
 import msgspec
 
-from frontend import chat
+from frontend import chat, effort
 from frontend.core import Core
 from frontend.field_names import RESPONSES
 from frontend.forms import JsonSchema, ResponseFormat
 from frontend.generation import Job, fitted
 from frontend.responses.body import FunctionChoice, ResponseBody, TextFormat
-from frontend.responses.fields import NO_EFFORT, read
+from frontend.responses.fields import read
 from frontend.responses.turns import Turn
 from frontend.schema import ChatRequest
 from messages.request import Generate
@@ -42,8 +42,7 @@ def job_of(core: Core, body: ResponseBody, request: ChatRequest | None = None) -
 
     `request`: what `chat_of` has made of it, with more.
     """
-    effort = body.reasoning.effort
-    job = chat.job_of(core, chat_of(body) if request is None else request, None if effort is None else effort != NO_EFFORT, RESPONSES)
+    job = chat.job_of(core, chat_of(body) if request is None else request, effort.thinks(body.reasoning.effort), RESPONSES)
     if job.constraint is None:
         return job
     return dataclasses.replace(job, constraint=msgspec.structs.replace(job.constraint, param=FORM, place=f"{FORM}.schema"))

@@ -4,6 +4,7 @@ from sys import getsizeof
 
 import msgspec
 
+from frontend.effort import Effort
 from frontend.responses.items import Item, OutputItem
 from frontend.streams import Run
 
@@ -57,7 +58,7 @@ class TextSettings(msgspec.Struct):
 
 
 class ReasoningSettings(msgspec.Struct):
-    effort: str | None = None
+    effort: Effort | None = None
     summary: None = None
 
 

@@ -5,15 +5,13 @@ from typing import Any, Literal
 import msgspec
 
 from frontend import tools
+from frontend.effort import BUDGETS
 from frontend.errors import invalid
 from frontend.refusals import FUNCTION_TOOL, strip
 from frontend.responses.body import FunctionChoice, ReasoningSettings, TextFormat, TextSettings
 from frontend.tool_choice import AUTO, NONE, REQUIRED
 
 LOGPROBS = "message.output_text.logprobs"
-NO_EFFORT = "none"
-BUDGETS: dict[str, int | None] = {NO_EFFORT: None, "minimal": 512, "low": 2048, "medium": 8192, "high": None}
-"""Tokens of reasoning by `reasoning.effort`; with the highest there is no limit of its own."""
 UNSUPPORTED = "unsupported_parameter"
 
 
@@ -61,9 +59,10 @@ class AskedReasoning(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         """Raises ApiError 400."""
         if self.summary is not None or self.generate_summary is not None:
             raise invalid("reasoning.summary: there are no summaries; the reasoning itself is in the output.", "reasoning.summary", UNSUPPORTED)
-        if self.effort is not None and self.effort not in BUDGETS:
+        known = next((effort for effort in BUDGETS if effort == self.effort), None)
+        if self.effort is not None and known is None:
             raise invalid(f"reasoning.effort must be one of {', '.join(BUDGETS)}, of which high has no limit.", "reasoning.effort", UNSUPPORTED)
-        return ReasoningSettings(self.effort)
+        return ReasoningSettings(known)
 
 
 def function_tools(given: list[dict[str, Any]]) -> list[msgspec.Raw]:

@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from frontend import effort
 from frontend.core import Core
 from frontend.errors import invalid
 from frontend.generation import message_of
@@ -103,13 +104,13 @@ class ResponsesRequest(msgspec.Struct, kw_only=True):
 
     def _check_reasoning(self, body: ResponseBody) -> None:
         """What its effort means here. Raises ApiError 400 for what cannot go with it."""
-        effort = body.reasoning.effort
-        if effort in (None, fields.NO_EFFORT):
+        asked = body.reasoning.effort
+        if asked is None or asked == effort.NONE:
             return
         if body.text.format.type != "text":
             raise invalid("reasoning.effort: an answer of this form has no reasoning.", "reasoning.effort", "unsupported_parameter")
         if body.thinking_budget is None:
-            body.thinking_budget = fields.BUDGETS[str(effort)]
+            body.thinking_budget = effort.BUDGETS[asked]
         if body.thinking_budget is not None and fields.wants_logprobs(self.include):
             raise invalid("reasoning.effort: a limited reasoning and logprobs cannot be had together.", "reasoning.effort", "unsupported_parameter")
 

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from frontend.responses.fields import BUDGETS, LOGPROBS
+from frontend.effort import BUDGETS
+from frontend.responses.fields import LOGPROBS
 from frontend.responses.input import MAX_CALL_ID
 from frontend.responses.items import MAX_ITEMS, ROLES
 from messages.request import MAX_TOOLS

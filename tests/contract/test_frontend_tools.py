@@ -159,6 +159,28 @@ def test_the_reasoning_is_closed_when_its_budget_is_used_up(reading: Pair) -> No
     assert seen[0].keys != seen[1].keys
 
 
+@pytest.mark.parametrize(("effort", "thinks", "budget"), [("none", False, None), ("minimal", True, 512), ("high", True, None)])
+def test_the_effort_of_reasoning(reading: Pair, effort: str, thinks: bool, budget: int | None) -> None:
+    """With a limit the reasoning is closed at its end, and the request sent again."""
+    frontend, peers = reading
+
+    def script(message: Message) -> Iterator[Any]:
+        if isinstance(message, Generate):
+            yield Started(message.keys[0], 5, thinks)
+            if message.resumed or budget is None:
+                yield Ended(key=message.keys[0], finish="stop", completion_tokens=9, tokens=1, ids=[2])
+            else:
+                yield TextDelta(message.keys[0], "t", list(range(budget)))
+
+    peers.script = script
+    while not peers.received.empty():
+        peers.received.get_nowait()
+    assert frontend.post(CHAT, {"messages": MESSAGES, "reasoning_effort": effort})[0] == 200
+    assert {name: msgspec.msgpack.decode(value) for name, value in peers.expect(Generate).prompt.variables.items()} == {"enable_thinking": thinks}
+    if budget is not None:
+        assert len(peers.expect(Generate).resumed[0].tokens) // 4 == budget
+
+
 def test_logprobs_and_ids_are_of_the_whole_text(reading: Pair) -> None:
     frontend, peers = reading
     peers.script = utter(THOUGHT + CALLS)
@@ -194,7 +216,9 @@ def test_logprobs_and_ids_are_of_the_whole_text(reading: Pair) -> None:
         ({"tools": [{"type": "function", "function": {"name": "a", "parameters": {"maximum": 10**30}}}]}, "tools"),
         ({"tools": [{"type": "web_search"}]}, "tools[0]"),
         ({"tools": TOOLS + TOOLS}, "tools[2].function.name"),
-        ({"reasoning_effort": "high"}, "reasoning_effort"),
+        ({"reasoning_effort": "xhigh"}, "reasoning_effort"),
+        ({"reasoning_effort": "low", "logprobs": True}, "reasoning_effort"),
+        ({"reasoning_effort": "high", "chat_template_kwargs": {"enable_thinking": False}}, "reasoning_effort"),
         ({"reasoning_effort": "none", "chat_template_kwargs": {"enable_thinking": True}}, "reasoning_effort"),
         ({"messages": [{"role": 5, "content": "A", "x": 1}]}, "messages[0].role"),
         ({"tools": [TOOLS[0]] * 129}, "tools"),
