@@ -19,7 +19,7 @@ from launcher.cli import build_parser
 from launcher.sizes import CPU, GPU
 
 ROOT = Path(__file__).resolve().parents[2]
-README = ROOT / "README.md"
+README, COMMANDS_PAGE, HTTP_PAGE = ROOT / "README.md", ROOT / "docs" / "commands.md", ROOT / "docs" / "http.md"
 PAGES = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "bench").glob("*.md"))]
 page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 INSTALLED = "pagewire/app"
@@ -74,7 +74,7 @@ def test_files_that_are_named_are_there(page: Path) -> None:
 def test_sections_that_are_named_are_there(page: Path) -> None:
     text = prose(page)
     named = [(ROOT / other, section) for other, section in re.findall(r'`(docs/\w+\.md)`\)?, "([^"]+)"', text)]
-    named += [(README if of_readme else page, section) for section, of_readme in re.findall(r'see "([^"]+)"( in the README)?', text)]
+    named += [(page, section) for section in re.findall(r'see "([^"]+)"', text)]
     assert [(path.name, section) for path, section in named if section not in headings(path)] == []
 
 
@@ -110,9 +110,9 @@ def test_commands_of_fenced_blocks_are_understood(page: Path) -> None:
         assert said.getvalue() == "", line
 
 
-def test_the_commands_of_the_readme_are_all_there_are() -> None:
+def test_the_commands_of_the_docs_are_all_there_are() -> None:
     listed = {}
-    for row in table(README, "Command | Does"):
+    for row in table(COMMANDS_PAGE, "Command | Does"):
         for span in spans(row[0]):
             command = max((name for name in COMMANDS if f"{span} ".startswith(f"{name} ")), key=len, default=None)
             assert command is not None, span
@@ -122,9 +122,9 @@ def test_the_commands_of_the_readme_are_all_there_are() -> None:
     assert listed.keys() == COMMANDS.keys()
 
 
-def test_defaults_of_the_readme_and_of_the_help_are_right() -> None:
+def test_defaults_of_the_docs_and_of_the_help_are_right() -> None:
     actions = COMMANDS["cluster start"]._option_string_actions
-    for option, default, *_ in table(README, "Option | Default"):
+    for option, default, *_ in table(COMMANDS_PAGE, "Option | Default"):
         names = [span.split()[0] for span in spans(option)]
         cells = default.split(", ")
         if "; on a GPU " in default:
@@ -151,22 +151,18 @@ def fields(*kinds: type[msgspec.Struct]) -> set[str]:
     return {field.encode_name for kind in kinds for field in msgspec.structs.fields(kind)}
 
 
-def test_every_field_of_a_request_is_in_the_readme() -> None:
-    listed = {span for row in table(README, "Field | Default") for cell in row for span in spans(cell)}
+def test_every_field_of_a_request_is_in_the_docs() -> None:
+    listed = {span for row in table(HTTP_PAGE, "Field | Default") for cell in row for span in spans(cell)}
     assert sorted(fields(ChatRequest, CompletionRequest) - listed) == []
-    words = {word for span in spans(http()) for word in re.findall(r"\w+", span)}
+    words = {word for span in spans(HTTP_PAGE.read_text("utf-8")) for word in re.findall(r"\w+", span)}
     bodies = [operation.body for operation in OPERATIONS if operation.body is not None]
     assert sorted(fields(*bodies) - words) == []
 
 
-def test_every_route_is_in_the_readme() -> None:
-    named = [span.split()[-1].removeprefix("...") for span in spans(http()) if re.fullmatch(r"([A-Z]+ )?(\.\.\.)?/[\w/{}.]*", span)]
+def test_every_route_is_in_the_docs() -> None:
+    there = spans(HTTP_PAGE.read_text("utf-8"))
+    named = [span.split()[-1].removeprefix("...") for span in there if re.fullmatch(r"([A-Z]+ )?(\.\.\.)?/[\w/{}.]*", span)]
     assert sorted({operation.path for operation in OPERATIONS if not any(operation.path.endswith(path) for path in named)}) == []
-
-
-def http() -> str:
-    """The section of the README on HTTP."""
-    return README.read_text("utf-8").split("\n## HTTP\n")[1].split("\n## ")[0]
 
 
 def test_the_fields_of_the_access_log_are_in_its_table() -> None:
