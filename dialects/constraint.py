@@ -4,8 +4,10 @@ A rule with `[suffix=...]` is text up to the first place where the suffix comes.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from dialects import coder, hermes, mistral
@@ -15,6 +17,10 @@ from dialects.registry import ReasoningDialect, Tools
 _WRITTEN = {"x-guidance": {"lenient": False, "whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}}
 """As models are taught to write arguments. What the compiler does not know of a schema is an error."""
 _ANY, _SOME = "/(?s:.*)/", "/(?s:.+)/"
+
+
+class TooLongError(ValueError):
+    """A grammar would be longer than it may be."""
 
 
 @dataclass(frozen=True)
@@ -47,16 +53,26 @@ class _Notation:
     between: str = ""
 
 
-def grammar_of(dialect: str, wanted: Wanted, reasoning: ReasoningDialect | None = None, inside: bool = False) -> str:
+def grammar_of(dialect: str, wanted: Wanted, reasoning: ReasoningDialect | None = None, inside: bool = False, most: float = math.inf) -> str:
     """The grammar of an answer with calls in this dialect (a name of `dialects.registry.TOOLS`): of calls alone where they are forced, else of any
-    text in which each call is one of the tools. It may reason first; with `inside` the prompt has opened the reasoning."""
+    text in which each call is one of the tools. It may reason first; with `inside` the prompt has opened the reasoning.
+
+    Raises TooLongError when it has more than `most` characters, before all of it is made: the definitions of a schema may be there again with each
+    of its parameters.
+    """
     notation = _NOTATIONS[dialect]
     start, rules = _forced(notation, wanted) if wanted.forced else _free(notation, wanted)
     if reasoning is not None and (wanted.forced or reasoning.closing in wanted.ids):
         thought, more = _thought(reasoning, wanted)
         start = f"{thought} {start}" if inside else f"({wanted.mark(reasoning.opening)} {thought})? {start}"
         rules += more
-    return "\n".join([f"start: {start}", *rules, *notation.rules(wanted)])
+    lines, length = list[str](), -1
+    for line in chain([f"start: {start}", *rules], notation.rules(wanted)):
+        lines.append(line)
+        length += 1 + len(line)
+        if length > most:
+            raise TooLongError(f"more than {most} characters")
+    return "\n".join(lines)
 
 
 def _forced(notation: _Notation, wanted: Wanted) -> tuple[str, list[str]]:
@@ -140,7 +156,7 @@ def _coder(wanted: Wanted) -> Iterator[str]:
     yield f"rest: {line} ({functions}) {_text(coder.FUNCTION_END)} {line} {wanted.mark(coder.CLOSING)}"
     for number, (name, schema) in enumerate(wanted.tools.items()):
         given: Mapping[str, Any] = schema.get("properties") or {}
-        needed: Sequence[str] = schema.get("required") or ()
+        needed: frozenset[str] = frozenset(schema.get("required") or ())
         parts = [f"parameter_{number}_{place}" + ("" if parameter in needed else "?") for place, parameter in enumerate(given)]
         yield f"function_{number}: {_text(f'{coder.FUNCTION}{name}>')} {line} {' '.join(parts)}"
         for place, parameter in enumerate(given):

@@ -27,6 +27,8 @@ def job_of(core: Core, request: ChatRequest, thinks: bool | None, names: FieldNa
     choice, form, logprobs = tool_choice.choice_of(request.tools, request.tool_choice, names), request.constraint(), _logprobs(request)
     if form is not None and choice.told:
         raise invalid(f"{form.param} and tools cannot be had together: set tool_choice to none.", form.param, "unsupported_parameter")
+    if form is not None and thinks:
+        raise invalid(f"{names.thinking}: an answer of this form has no reasoning.", names.thinking, "unsupported_parameter")
     if request.thinking_budget is not None and request.logprobs:
         raise invalid(f"{names.budget}: a limited reasoning and logprobs cannot be had together.", names.budget, "unsupported_parameter")
     if choice.checked and request.ignore_eos:

@@ -251,6 +251,10 @@ class ClusterView:
         """A process of this name is ready, or was and may be again."""
         return any(process.name == name and process.phase in (READY, STALLED) for process in self.processes)
 
+    def answers(self, name: str) -> bool:
+        """The same, or it is about to end: it still has the requests that it finishes."""
+        return self.serves(name) or any(process.name == name and process.phase == STOPPING for process in self.processes)
+
     def ready(self, name: str) -> int | None:
         """The incarnation of a process that is ready."""
         return next((process.incarnation for process in self.processes if process.name == name and process.phase == READY), None)

@@ -14,12 +14,12 @@ PATIENCE_SECONDS = 3.0
 
 
 class Peers:
-    """`outboxes`: one per other frontend; none when there is only this one. Those that do not `serve` are not asked."""
+    """`outboxes`: one per other frontend; none when there is only this one. Those of which `answers` says no are not asked."""
 
-    def __init__(self, name: str, outboxes: Mapping[str, Sender], serves: Callable[[str], bool] = lambda _: True) -> None:
+    def __init__(self, name: str, outboxes: Mapping[str, Sender], answers: Callable[[str], bool] = lambda _: True) -> None:
         self._name = name
         self._outboxes = outboxes
-        self._serves = serves
+        self._answers = answers
         self._keys = itertools.count()
         self._waiting: dict[int, asyncio.Future[FoundRequests]] = {}
 
@@ -28,7 +28,7 @@ class Peers:
     ) -> list[FoundRequests]:
         """What they answer within PATIENCE_SECONDS."""
         question = FindRequests(frontend=self._name, key=0, name=name, limit=limit, cancel=cancel, owner=owner, lives=lives)
-        asked = [outbox for peer, outbox in self._outboxes.items() if self._serves(peer)]
+        asked = [outbox for peer, outbox in self._outboxes.items() if self._answers(peer)]
         waiting = [self._ask(outbox, msgspec.structs.replace(question, key=next(self._keys))) for outbox in asked]
         if not waiting:
             return []

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 Found = tuple[str, Any]
@@ -32,7 +33,7 @@ def fault(schema: dict[str, Any]) -> tuple[str, str] | None:
             if wrong:
                 return f"{path}.{name}", words
         if len(path) < MOST_PATH:
-            waiting += reversed([(path + step, part) for step, part in _parts(value)])
+            waiting += reversed([(path + step, part) for step, part in islice(_parts(value), MOST_PARTS)])
     return None
 
 

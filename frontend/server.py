@@ -72,7 +72,7 @@ class Server:
         tokenizers: dict[str, Sender] = {name: self._outboxes[name] for name in args.tokenizers}
         dispatcher = Dispatcher(args.name, tokenizers, view, metrics, self._tracing, args.most_held)
         outboxes = {name: self._outboxes[name] for name in args.peers}
-        peers = Peers(args.name, outboxes, view.serves)
+        peers = Peers(args.name, outboxes, view.answers)
         security = args.security
         self._access = Access(security.api_keys, security.key_lines)
         doors: dict[str, Any] = {"access": self._access, "cors": Cors(security.cors_origins)}

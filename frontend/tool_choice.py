@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dialects.constraint import Wanted, grammar_of
+from dialects.constraint import TooLongError, Wanted, grammar_of
 from dialects.registry import REASONING, TOOLS, Tools
 from frontend import tools
 from frontend.core import Core
@@ -69,9 +69,9 @@ def constraint(core: Core, choice: Choice, several: bool, variables: dict[str, A
     wanted = Wanted(schemas, choice.forced, several, view.marker_ids, choice.places)
     inside = view.opens_reasoning(variables.get(view.thinking_switch))
     try:
-        text = grammar_of(view.tool_parser, wanted, REASONING.get(view.reasoning_parser), inside)
+        text = grammar_of(view.tool_parser, wanted, REASONING.get(view.reasoning_parser), inside, MAX_TEXT)
     except RecursionError as error:
         raise invalid("tools: a schema is nested too deeply.", "tools") from error
-    if len(text) > MAX_TEXT:
-        raise invalid(f"tools: as a grammar their schemas have {len(text)} characters; the limit is {MAX_TEXT}.", "tools")
+    except TooLongError as error:
+        raise invalid(f"tools: as a grammar their schemas have more than {MAX_TEXT} characters, which is the limit.", "tools") from error
     return Constraint("lark", text, "tools")

@@ -70,8 +70,10 @@ def too_many_logprobs(param: str, tokens: int, alternatives: int, choices: int, 
 
 
 def bad_grammar(constraint: Constraint, sentence: str, place: str) -> Problem:
-    """`place` as in `grammar.errors`."""
+    """`place` as in `grammar.errors`. A grammar of the client's own has a place in the request, and its comments say nothing of places."""
     within = not place or place[0] in ".["
+    if constraint.place and not within:
+        place, within = "", True
     path = (constraint.place if within else "") + place
     message = f"The form that the answer is to have cannot be used: {path}{': ' if path else ''}{sentence}."
     return Problem(status=400, code="invalid_grammar", message=message, param=(constraint.param if within else place) or None)

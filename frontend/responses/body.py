@@ -107,6 +107,12 @@ class ResponseBody(msgspec.Struct, kw_only=True):
         raw = self.tools if isinstance(schema, msgspec.UnsetType) else [*self.tools, schema]
         return BODY_BYTES + getsizeof(self.instructions or "") + sum(memoryview(json).nbytes for json in raw)
 
+    def detach(self) -> None:
+        """What is raw in it no longer holds all of the JSON that it was read from."""
+        self.tools = [tool.copy() for tool in self.tools]
+        if not isinstance(self.text.format.schema, msgspec.UnsetType):
+            self.text.format.schema = self.text.format.schema.copy()
+
 
 class DeletedBody(msgspec.Struct):
     id: str

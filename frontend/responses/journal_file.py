@@ -27,8 +27,6 @@ HEAD_BYTES = 12
 MAX_RECORD_BYTES = 256 << 20
 SLACK_BYTES = 4 << 20
 """A file is written anew when it is longer than twice what counts in it, and so much more."""
-
-
 LOCK_SECONDS, LOOK_SECONDS = 1.0, 0.05
 """How long the lock of a file is waited for, which a launcher that looks at it may have for a moment; and how often it is tried."""
 

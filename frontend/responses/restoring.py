@@ -39,6 +39,7 @@ def _restore(core: Core, restored: Restored) -> bool:
     """Whether it is to be made again. Raises msgspec.DecodeError, and RecursionError for tools that are nested too deeply."""
     accepted, concluded = restored
     body = msgspec.json.decode((concluded or accepted).body, type=ResponseBody)
+    body.detach()
     items = msgspec.json.decode(accepted.items, type=list[Item])
     if concluded is not None:
         core.responses.store.end(Kept(body, accepted.key, items, durable=True))

@@ -2,4 +2,3 @@
 
 QUEUED, IN_PROGRESS, COMPLETED, INCOMPLETE, FAILED, CANCELLED = "queued", "in_progress", "completed", "incomplete", "failed", "cancelled"
 UNFINISHED = (QUEUED, IN_PROGRESS)
-OF_ITEMS = (IN_PROGRESS, COMPLETED, INCOMPLETE)

@@ -218,6 +218,7 @@ def test_logprobs_and_ids_are_of_the_whole_text(reading: Pair) -> None:
         ({"tools": TOOLS + TOOLS}, "tools[2].function.name"),
         ({"reasoning_effort": "xhigh"}, "reasoning_effort"),
         ({"reasoning_effort": "low", "logprobs": True}, "reasoning_effort"),
+        ({"reasoning_effort": "high", "response_format": {"type": "json_object"}, "tool_choice": "none"}, "reasoning_effort"),
         ({"reasoning_effort": "high", "chat_template_kwargs": {"enable_thinking": False}}, "reasoning_effort"),
         ({"reasoning_effort": "none", "chat_template_kwargs": {"enable_thinking": True}}, "reasoning_effort"),
         ({"messages": [{"role": 5, "content": "A", "x": 1}]}, "messages[0].role"),

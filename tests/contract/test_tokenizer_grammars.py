@@ -113,6 +113,10 @@ def test_an_error_says_where_in_the_request_it_is(byte: Neighbours) -> None:
     problem = problem_of(byte, generate(51, constraint=Constraint("lark", rules, "tools")))
     assert problem.param == "tools[4].parameters.properties.a.items.anyOf[1]"
     assert f"{problem.param}: Unimplemented keys" in problem.message
+    mine = f"// a comment\nstart: %json {json.dumps(schema)}"
+    problem = problem_of(byte, generate(52, constraint=Constraint("lark", mine, "structured_outputs", "structured_outputs.grammar")))
+    assert problem.param == "structured_outputs"
+    assert "structured_outputs.grammar: Unimplemented keys" in problem.message
 
 
 def test_a_trial_that_somebody_ended_is_begun_anew(byte: Neighbours) -> None:

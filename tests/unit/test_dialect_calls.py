@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dialects.parameter_type import is_text
+from dialects.parameter_type import MOST_LOOKS, is_text
 from tests.support.dialect_events import OFFERED, PARTS, cut, parse, seen, written
 
 Call = tuple[str, dict[str, Any]]
@@ -169,3 +169,19 @@ RECURSIVE = {"$defs": {"a": {"anyOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/
 )
 def test_which_parameters_are_texts(schema: Any, text: bool) -> None:
     assert is_text(RECURSIVE | {"properties": {"x": schema}}, "x") == text
+
+
+@pytest.mark.parametrize(
+    "shared",
+    [
+        {"enum": [*range(MOST_LOOKS - 1), "x"]},
+        {"enum": list(range(MOST_LOOKS))},
+        {"anyOf": [{"type": "string"}, *({"type": "null"} for _ in range(MOST_LOOKS))]},
+        {"anyOf": [{"$ref": f"#/$defs/{number}"} for number in range(MOST_LOOKS + 1)]},
+    ],
+    ids=["a text at last", "values", "alternatives", "references"],
+)
+def test_what_thousands_of_parameters_share_is_not_all_looked_at(shared: dict[str, Any]) -> None:
+    one = {"type": "integer"}
+    schema = {"properties": {"x": {"$ref": "#/$defs/shared"}}, "$defs": {"shared": shared} | {str(n): one for n in range(MOST_LOOKS + 1)}}
+    assert is_text(schema, "x")

@@ -1,11 +1,12 @@
 """Grammars that force calls: what they allow is what the parser of the dialect reads as calls of the tools."""
 
+import tracemalloc
 from functools import cache
 from typing import Any
 
 import pytest
 
-from dialects.constraint import Wanted, grammar_of
+from dialects.constraint import TooLongError, Wanted, grammar_of
 from dialects.registry import REASONING, TOOLS
 from grammar.llg import LlgLibrary
 from grammar.program import program_of
@@ -106,3 +107,20 @@ def test_as_many_tools_as_there_may_be_pass_the_trial(dialect: str, special: boo
     grammar = grammar_of(dialect, Wanted(many, forced, True, IDS if special else {}), REASONING["think"], inside=True)
     assert len(grammar) < MAX_TEXT
     try_out(library(), program_of(Constraint("lark", grammar)))
+
+
+def test_a_grammar_that_is_too_long_is_not_made() -> None:
+    """The definitions are there again with each parameter: of all of these it would have 200 MB."""
+    shared = {"enum": list(range(6000))}
+    schema = {"type": "object", "properties": {f"p{number}": {"type": "integer"} for number in range(5000)}, "$defs": {"a": shared}}
+    tracemalloc.start()
+    try:
+        with pytest.raises(TooLongError):
+            grammar_of("qwen3_coder", Wanted({"f": schema}, True, True, IDS), most=MAX_TEXT)
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
+    whole = grammar_of("qwen3_coder", Wanted(OFFERED, True, True, IDS))
+    assert grammar_of("qwen3_coder", Wanted(OFFERED, True, True, IDS), most=len(whole)) == whole
+    with pytest.raises(TooLongError):
+        grammar_of("qwen3_coder", Wanted(OFFERED, True, True, IDS), most=len(whole) - 1)

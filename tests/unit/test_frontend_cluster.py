@@ -183,8 +183,15 @@ def test_the_death_of_another_frontend_is_not_noticed() -> None:
     view.update(state(process("tokenizer0"), process("frontend0"), process("frontend1", DEAD), ready=False, phase=DEAD, reason="frontend1 died"))
     assert view.reason() is None
     assert [view.serves(name) for name in ("frontend0", "frontend1", "frontend2")] == [True, False, False]
+    assert [view.answers(name) for name in ("frontend0", "frontend1", "frontend2")] == [True, False, False]
     view.update(state(process("tokenizer0", DEAD), process("frontend1", DEAD), ready=False, phase=DEAD, reason="frontend1 died"))
     assert view.reason() is not None
+
+
+def test_a_frontend_that_is_about_to_end_is_asked_for_the_requests_that_it_finishes() -> None:
+    view = ClusterView(["tokenizer0"], ["frontend0", "frontend1"])
+    view.update(state(process("tokenizer0"), process("frontend0"), process("frontend1", STOPPING), ready=False, phase=STOPPING))
+    assert (view.serves("frontend1"), view.answers("frontend1")) == (False, True)
 
 
 def test_what_is_known_of_the_model_outlives_its_processes() -> None:

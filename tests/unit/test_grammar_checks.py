@@ -104,6 +104,24 @@ async def test_what_takes_long_has_one_more_thread_and_no_other(stage: Stage) ->
     assert dict(stage.told) == {"quick": "Q", "long": "L", "longer": "invalid_grammar"}
 
 
+async def test_what_takes_long_is_not_begun_once_for_each_who_asks(stage: Stage) -> None:
+    for text in ("longest", "other"):
+        stage.ask(text, text)
+    assert stage.extends["longest"]()
+    await asyncio.sleep(0)
+    stage.ask("third", "third")
+    for tenant in "abc":
+        stage.ask(tenant, "long", tenant=tenant)
+    await stage.end("other", Verdict("O"))
+    assert stage.begun == ["longest", "other", "third", "long"]
+    await stage.end("long", None)
+    assert stage.begun[4:] == [], "only where there is time for such forms"
+    await stage.end("longest", Verdict("L"))
+    assert stage.begun[4:] == ["long"]
+    await stage.end("long", Verdict("P"))
+    assert dict(stage.told) == {"other": "O", "longest": "L"} | dict.fromkeys("abc", "P")
+
+
 async def test_who_has_gone_is_not_tried_for_and_who_waits_too_long_is_told(stage: Stage) -> None:
     stage.ask("a", "a")
     stage.ask("b", "b")

@@ -1,11 +1,14 @@
 """What is kept of responses, in how much memory, and for whom."""
 
 import random
+import sys
 
+import msgspec
 import pytest
 
 from frontend.errors import ApiError
 from frontend.responses import store as module
+from frontend.responses.body import ResponseBody, TextFormat, TextSettings
 from frontend.responses.items import said
 from frontend.responses.store import Kept, Store
 from tests.support.journal_records import body_of, name_of
@@ -102,3 +105,16 @@ def test_the_books_are_right_whatever_happens() -> None:
     for kept in known:
         store.remove(kept)
     assert (store.running_bytes, store.ended_bytes, store.ended) == (0, 0, 0)
+
+
+def test_a_response_that_was_read_again_does_not_hold_all_it_was_read_from() -> None:
+    """Its tools and its schema are JSON that is kept as it is: of a text they were read from, the rest would be kept and not counted."""
+    body = body_of(1)
+    body.tools, body.text = [msgspec.Raw(b'{"a":1}')], TextSettings(TextFormat("json_schema", schema=msgspec.Raw(b'{"b":2}')))
+    text = msgspec.json.encode(body)
+    held = sys.getrefcount(text)
+    read = msgspec.json.decode(text, type=ResponseBody)
+    assert sys.getrefcount(text) > held
+    read.detach()
+    assert sys.getrefcount(text) == held
+    assert msgspec.json.encode(read) == text
