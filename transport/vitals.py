@@ -13,6 +13,8 @@ TICK_SECONDS = 1 / os.sysconf("SC_CLK_TCK")
 SHARE = 0.1
 """Of a processor's time: more than heartbeats alone take."""
 FADES_SECONDS = 1.0
+APART_SECONDS = 0.1
+"""So long apart are the looks that are compared: who looks at every turn would see no two ticks between two of them."""
 
 
 class Vitals:
@@ -31,7 +33,8 @@ class Vitals:
             return BUSY
         states, used = self._states(), self._seconds()
         worked = used - self._used >= max(2 * TICK_SECONDS, SHARE * (now - self._looked))
-        self._used, self._looked = used, now
+        if now - self._looked >= APART_SECONDS:
+            self._used, self._looked = used, now
         if states <= _OVER:
             self._busy_until = now
             return OVER

@@ -50,6 +50,15 @@ def test_who_gets_much_of_a_processor_or_wants_some_is_busy_for_a_while(proc: Pr
         assert vitals.look(20.0) == IDLE
 
 
+def test_who_looks_often_sees_work_too(proc: Proc) -> None:
+    vitals, found = Vitals(PID, proc.folder), set()
+    for turn in range(100):
+        proc.say("SS", 100 + round(turn * 0.005 / 2 / TICK_SECONDS))  # half of a processor's time
+        found.add((turn * 0.005 >= 0.2, vitals.look(10.0 + turn * 0.005)))
+    assert (True, BUSY) in found
+    assert (True, IDLE) not in found
+
+
 def test_who_was_stopped_has_no_share_in_what_it_did_before(proc: Proc) -> None:
     vitals = Vitals(PID, proc.folder)
     proc.say("RR", 100)
