@@ -3,7 +3,7 @@
 import { byId, make, setText } from "./dom.js";
 import { count, percent, seconds } from "./format.js";
 import { Life } from "./life.js";
-import { refusalOf } from "./stream.js";
+import { Refused, refusalOf } from "./stream.js";
 import { WAITS } from "./waits.js";
 
 const EVERY_SECONDS = 1;
@@ -57,8 +57,10 @@ export class Detail {
       this.name = card.id;
       this.draw();
     } catch (error) {
-      if (name !== this.name || this.card) return;
+      const gone = error instanceof Refused && error.status === 404;
+      if (name !== this.name || (this.card && !gone)) return;
       this.name = "";
+      this.card = null;
       this.tell(error.message);
     }
   }

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import psutil
 import pytest
 
 from tests.support.browser import Watched, browser
@@ -231,6 +232,52 @@ def test_chat_streams_and_tells_probabilities(page: Any) -> None:
     expect(page.locator("#talk .looked")).to_have_count(1)
     page.locator("#charts").press("ArrowLeft")
     expect(page.locator("#charts-note")).to_have_text(re.compile("^at [0-9:]{8}$"))
+
+
+def test_an_answer_is_stopped_whatever_stands_in_the_fields(page: Any) -> None:
+    page.locator("#max_tokens").fill("100")
+    page.locator("#temperature").fill("0.75")  # no multiple of the field's step
+    page.locator("#message").fill("b")
+    page.locator("#send").click()
+    expect(page.locator("#talk .token").first).to_be_visible()
+    page.locator("#temperature").fill("-1")
+    page.locator("#send").click()
+    expect(page.locator("#talk .aside")).to_have_text(re.compile("stopped"))
+    expect(page.locator("#send")).to_have_text("Send")
+
+
+def test_a_server_that_is_frozen_is_told_of(opened: Any, models: Path) -> None:
+    with running_cluster(models / "chain-byte") as cluster, contextlib.closing(opened.new_page()) as page:
+        page.set_default_timeout(PATIENCE_MS)
+        page.goto(cluster.url)
+        expect(page.locator("#state")).to_have_text("live")
+        frontend = psutil.Process(cluster.pids()["frontend0"])
+        frontend.suspend()
+        try:
+            expect(page.locator("#state")).to_have_text("the server is silent", timeout=PATIENCE_MS)
+        finally:
+            frontend.resume()
+        expect(page.locator("#state")).to_have_text("live", timeout=PATIENCE_MS)
+
+
+def test_a_request_that_is_forgotten_is_no_longer_shown(opened: Any, models: Path) -> None:
+    """Its frontend has died, and another one has the page."""
+    with running_cluster(models / "dice-byte", "--frontends", "2") as cluster, contextlib.closing(opened.new_page()) as page:
+        page.set_default_timeout(PATIENCE_MS)
+        page.goto(cluster.url)
+        page.locator("#max_tokens").fill("1500")
+        page.locator("#message").fill("b")
+        page.locator("#send").click()
+        expect(page.locator("#talk .token").first).to_be_visible()
+        page.wait_for_function(f"() => ({COLOURS})(['own'])[0] > 0")
+        page.locator("#lanes").focus()
+        page.keyboard.press("Home")
+        page.keyboard.press("Enter")
+        expect(page.locator("#cancel")).to_be_visible()
+        for name in ("frontend0", "frontend1"):
+            psutil.Process(cluster.pids()[name]).kill()
+        expect(page.locator("#cancel")).to_be_hidden(timeout=PATIENCE_MS)
+        expect(page.locator("#detail-empty")).to_have_text(re.compile("^No request"), timeout=PATIENCE_MS)
 
 
 def test_a_key_is_asked_for_and_an_administrator_drains(opened: Any, models: Path, tmp_path: Path) -> None:
