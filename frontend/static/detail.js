@@ -37,6 +37,7 @@ export class Detail {
     this.key = key;
     this.name = key;
     this.card = null;
+    this.index = 0;
     this.tell("Asking…");
     this.ask();
   }
@@ -83,7 +84,9 @@ export class Detail {
 
   draw() {
     const { card } = this;
-    const choice = card.choices.find((one) => one.sequence === this.key) ?? card.choices[0];
+    // A choice gets another number when it is sent again, after the scheduler's death: it is the one of the same place then.
+    const choice = card.choices.find((one) => one.sequence === this.key) ?? card.choices.find((one) => one.index === this.index) ?? card.choices[0];
+    this.index = choice.index;
     this.body.hidden = false;
     this.empty.hidden = true;
     this.button.hidden = OVER.has(card.state);

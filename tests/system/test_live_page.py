@@ -168,6 +168,9 @@ def test_a_request_is_found_with_the_keyboard_and_cancelled(page: Any, tiny: Clu
     page.locator("#message").press("Enter")
     page.wait_for_function(f"() => ({COLOURS})(['own'])[0] > 0")
     page.locator("#lanes").focus()
+    page.keyboard.press("Shift+Tab")
+    page.keyboard.press("Tab")
+    assert page.locator("#lanes").evaluate("(element) => getComputedStyle(element).outlineStyle") == "solid"  # one sees where one is
     detail = page.locator("#detail-body")
     for _ in range(64):
         page.keyboard.press("ArrowDown")
@@ -278,6 +281,31 @@ def test_a_request_that_is_forgotten_is_no_longer_shown(opened: Any, models: Pat
             psutil.Process(cluster.pids()[name]).kill()
         expect(page.locator("#cancel")).to_be_hidden(timeout=PATIENCE_MS)
         expect(page.locator("#detail-empty")).to_have_text(re.compile("^No request"), timeout=PATIENCE_MS)
+
+
+def test_a_choice_is_still_shown_after_the_scheduler_has_died(opened: Any, models: Path) -> None:
+    with running_cluster(models / "dice-byte") as cluster, contextlib.closing(opened.new_page()) as page:
+        page.set_default_timeout(PATIENCE_MS)
+        page.goto(cluster.url)
+        page.evaluate(
+            """() => { fetch("/v1/completions", {method: "POST", headers: {"Content-Type": "application/json"},
+            body: JSON.stringify({prompt: "b", max_tokens: 1500, n: 3, ignore_eos: true})}); }"""
+        )
+        page.wait_for_function("() => document.getElementById('lanes-note').textContent.startsWith('3 ')")
+        facts = page.locator("#detail-facts")
+        page.locator("#lanes").focus()
+        for _ in range(2):
+            page.keyboard.press("ArrowDown")
+        page.keyboard.press("Enter")
+        expect(facts).to_contain_text(re.compile("[123] of 3"))
+        which = re.search("[123] of 3", facts.inner_text())
+        assert which is not None
+        psutil.Process(cluster.pids()["scheduler"]).kill()
+        page.wait_for_timeout(500)
+        expect(page.locator("#processes tbody tr", has_text="scheduler").locator("td").nth(4)).to_have_text("1", timeout=PATIENCE_MS)
+        page.wait_for_timeout(3000)
+        expect(facts).to_contain_text(which.group())
+        page.locator("#cancel").click()
 
 
 def test_a_key_is_asked_for_and_an_administrator_drains(opened: Any, models: Path, tmp_path: Path) -> None:
