@@ -9,6 +9,7 @@ from aiohttp import web
 from frontend import health
 from frontend.access import CALLER
 from frontend.core import Core
+from frontend.errors import ApiError
 from frontend.json_response import json_response
 from frontend.live import frames
 from frontend.live.assets import PAGE, Assets
@@ -96,7 +97,7 @@ class LivePage:
             model, name, keys = self._core.view.model, self._core.args.name, self._core.access.wanted
             hello = frames.Hello(model=model, version=VERSION, frontend=name, admin=owner is None, keys=keys)
             await _write(response, frames.event("hello", hello))
-            while not hub.closed:
+            while not hub.closed and self._still_may(http, owner):
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(SILENCE_SECONDS):
                         await viewer.wake.wait()
@@ -105,6 +106,13 @@ class LivePage:
             return response
         finally:
             hub.leave(viewer)
+
+    def _still_may(self, http: web.Request, owner: str | None) -> bool:
+        """Whether the page's key sees what it saw: keys are removed and changed while pages are open."""
+        try:
+            return self._core.access.caller(http.headers).owner == owner
+        except ApiError:
+            return False
 
 
 async def _write(response: web.StreamResponse, data: bytes) -> None:

@@ -3,7 +3,7 @@
 import { byId, make, setText } from "./dom.js";
 import { count, percent, seconds } from "./format.js";
 import { Life } from "./life.js";
-import { refusalOf } from "./stream.js";
+import { Refused, refusalOf } from "./stream.js";
 import { WAITS } from "./waits.js";
 
 const EVERY_SECONDS = 1;
@@ -37,6 +37,7 @@ export class Detail {
     this.key = key;
     this.name = key;
     this.card = null;
+    this.index = 0;
     this.tell("Asking…");
     this.ask();
   }
@@ -57,8 +58,10 @@ export class Detail {
       this.name = card.id;
       this.draw();
     } catch (error) {
-      if (name !== this.name || this.card) return;
+      const gone = error instanceof Refused && error.status === 404;
+      if (name !== this.name || (this.card && !gone)) return;
       this.name = "";
+      this.card = null;
       this.tell(error.message);
     }
   }
@@ -81,7 +84,9 @@ export class Detail {
 
   draw() {
     const { card } = this;
-    const choice = card.choices.find((one) => one.sequence === this.key) ?? card.choices[0];
+    // A choice gets another number when it is sent again, after the scheduler's death: it is the one of the same place then.
+    const choice = card.choices.find((one) => one.sequence === this.key) ?? card.choices.find((one) => one.index === this.index) ?? card.choices[0];
+    this.index = choice.index;
     this.body.hidden = false;
     this.empty.hidden = true;
     this.button.hidden = OVER.has(card.state);

@@ -1,6 +1,7 @@
 // The stream of events, over fetch: an EventSource cannot send a key.
 
 const PAUSES = [0.5, 1, 2, 4, 8];
+const SILENT_SECONDS = 5; // something comes every second
 
 export class Refused extends Error {
   constructor(status, message) {
@@ -51,9 +52,17 @@ export class Stream {
 
   restart() {
     this.abort.abort();
+    clearTimeout(this.silence);
     this.abort = new AbortController();
     this.tries = 0;
     this.run(this.abort.signal);
+  }
+
+  // A frozen server, or a network that is gone, ends no stream: a picture that stands still must not look live.
+  heard() {
+    clearTimeout(this.silence);
+    this.told("live", "live");
+    this.silence = setTimeout(() => this.told("lost", "the server is silent"), SILENT_SECONDS * 1000);
   }
 
   async run(signal) {
@@ -61,13 +70,15 @@ export class Stream {
       try {
         const response = await fetch("/live/events", { headers: this.headers(), signal, cache: "no-store" });
         if (!response.ok) throw await refusalOf(response);
-        this.told("live", "live");
+        this.heard();
         for await (const [name, data] of eventsOf(response)) {
           this.tries = 0;
+          this.heard();
           this.on(name, JSON.parse(data));
         }
       } catch (error) {
         if (signal.aborted) return;
+        clearTimeout(this.silence);
         if (error instanceof Refused && error.status === 401) {
           this.told("locked", "needs an API key");
           return;

@@ -275,6 +275,27 @@ def test_an_administrator_drains_and_nobody_else(site: Site) -> None:
     assert heard == [DrainCommand(), ResumeCommand(), DrainCommand(), DrainCommand()]
 
 
+def test_a_key_that_is_removed_sees_no_more(tmp_path: Path) -> None:
+    """Its page is cut off, and has to ask again; so is one whose key is no administrator's any more."""
+    made = [new_key(name, admin=name == "boss") for name in ("boss", "alice")]
+    file = tmp_path / "keys"
+
+    def write(*lines: str) -> None:
+        file.write_text("".join(line + "\n" for line in lines))
+        file.chmod(0o600)
+
+    write(*(line.text() for _, line in made))
+    with tempfile.TemporaryDirectory(prefix="pw-") as folder, running(Path(folder), api_keys=str(file)) as (frontend, _):
+        boss, alice = (Page(frontend.connection(), {"Authorization": f"Bearer {key}"}) for key, _ in made)
+        with contextlib.closing(boss), contextlib.closing(alice):
+            for opened in (boss, alice):
+                opened.next("processes")
+            write(made[0][1].text().replace(":admin", ""))
+            for opened in (boss, alice):
+                with pytest.raises(AssertionError, match="the stream ended"):
+                    opened.next("never")
+
+
 def test_without_keys_nobody_drains() -> None:
     with pytest.raises(ApiError):
         require_admin(ANYBODY, keys=False)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import psutil
 import pytest
 
 from tests.support.browser import Watched, browser
@@ -167,6 +168,9 @@ def test_a_request_is_found_with_the_keyboard_and_cancelled(page: Any, tiny: Clu
     page.locator("#message").press("Enter")
     page.wait_for_function(f"() => ({COLOURS})(['own'])[0] > 0")
     page.locator("#lanes").focus()
+    page.keyboard.press("Shift+Tab")
+    page.keyboard.press("Tab")
+    assert page.locator("#lanes").evaluate("(element) => getComputedStyle(element).outlineStyle") == "solid"  # one sees where one is
     detail = page.locator("#detail-body")
     for _ in range(64):
         page.keyboard.press("ArrowDown")
@@ -231,6 +235,77 @@ def test_chat_streams_and_tells_probabilities(page: Any) -> None:
     expect(page.locator("#talk .looked")).to_have_count(1)
     page.locator("#charts").press("ArrowLeft")
     expect(page.locator("#charts-note")).to_have_text(re.compile("^at [0-9:]{8}$"))
+
+
+def test_an_answer_is_stopped_whatever_stands_in_the_fields(page: Any) -> None:
+    page.locator("#max_tokens").fill("100")
+    page.locator("#temperature").fill("0.75")  # no multiple of the field's step
+    page.locator("#message").fill("b")
+    page.locator("#send").click()
+    expect(page.locator("#talk .token").first).to_be_visible()
+    page.locator("#temperature").fill("-1")
+    page.locator("#send").click()
+    expect(page.locator("#talk .aside")).to_have_text(re.compile("stopped"))
+    expect(page.locator("#send")).to_have_text("Send")
+
+
+def test_a_server_that_is_frozen_is_told_of(opened: Any, models: Path) -> None:
+    with running_cluster(models / "chain-byte") as cluster, contextlib.closing(opened.new_page()) as page:
+        page.set_default_timeout(PATIENCE_MS)
+        page.goto(cluster.url)
+        expect(page.locator("#state")).to_have_text("live")
+        frontend = psutil.Process(cluster.pids()["frontend0"])
+        frontend.suspend()
+        try:
+            expect(page.locator("#state")).to_have_text("the server is silent", timeout=PATIENCE_MS)
+        finally:
+            frontend.resume()
+        expect(page.locator("#state")).to_have_text("live", timeout=PATIENCE_MS)
+
+
+def test_a_request_that_is_forgotten_is_no_longer_shown(opened: Any, models: Path) -> None:
+    """Its frontend has died, and another one has the page."""
+    with running_cluster(models / "dice-byte", "--frontends", "2") as cluster, contextlib.closing(opened.new_page()) as page:
+        page.set_default_timeout(PATIENCE_MS)
+        page.goto(cluster.url)
+        page.locator("#max_tokens").fill("1500")
+        page.locator("#message").fill("b")
+        page.locator("#send").click()
+        expect(page.locator("#talk .token").first).to_be_visible()
+        page.wait_for_function(f"() => ({COLOURS})(['own'])[0] > 0")
+        page.locator("#lanes").focus()
+        page.keyboard.press("Home")
+        page.keyboard.press("Enter")
+        expect(page.locator("#cancel")).to_be_visible()
+        for name in ("frontend0", "frontend1"):
+            psutil.Process(cluster.pids()[name]).kill()
+        expect(page.locator("#cancel")).to_be_hidden(timeout=PATIENCE_MS)
+        expect(page.locator("#detail-empty")).to_have_text(re.compile("^No request"), timeout=PATIENCE_MS)
+
+
+def test_a_choice_is_still_shown_after_the_scheduler_has_died(opened: Any, models: Path) -> None:
+    with running_cluster(models / "dice-byte") as cluster, contextlib.closing(opened.new_page()) as page:
+        page.set_default_timeout(PATIENCE_MS)
+        page.goto(cluster.url)
+        page.evaluate(
+            """() => { fetch("/v1/completions", {method: "POST", headers: {"Content-Type": "application/json"},
+            body: JSON.stringify({prompt: "b", max_tokens: 1500, n: 3, ignore_eos: true})}); }"""
+        )
+        page.wait_for_function("() => document.getElementById('lanes-note').textContent.startsWith('3 ')")
+        facts = page.locator("#detail-facts")
+        page.locator("#lanes").focus()
+        for _ in range(2):
+            page.keyboard.press("ArrowDown")
+        page.keyboard.press("Enter")
+        expect(facts).to_contain_text(re.compile("[123] of 3"))
+        which = re.search("[123] of 3", facts.inner_text())
+        assert which is not None
+        psutil.Process(cluster.pids()["scheduler"]).kill()
+        page.wait_for_timeout(500)
+        expect(page.locator("#processes tbody tr", has_text="scheduler").locator("td").nth(4)).to_have_text("1", timeout=PATIENCE_MS)
+        page.wait_for_timeout(3000)
+        expect(facts).to_contain_text(which.group())
+        page.locator("#cancel").click()
 
 
 def test_a_key_is_asked_for_and_an_administrator_drains(opened: Any, models: Path, tmp_path: Path) -> None:
