@@ -21,7 +21,8 @@ class ChoiceCard(msgspec.Struct, kw_only=True):
     or to the end. `start_seconds`, until it gets a slot, and `first_token_seconds` are predicted from now, null once it has one; `queued_seconds`
     and `prefill_seconds` are known then: how long it waited for its slot, and from there to its first token. `sequence` names it in the live page,
     in decimal. `reason` is set at the end: the finish reason, or the code of the error, or `client_closed`. `life` is there where it was asked for,
-    null where it is not known: what has happened since it came into the scheduler's line.
+    null where it is not known: what has happened since it came into the scheduler's line. Of one that was `resumed`, sent again because a process
+    died or its reasoning was closed, it is not known.
     """
 
     index: int
@@ -40,6 +41,7 @@ class ChoiceCard(msgspec.Struct, kw_only=True):
     queued_seconds: float | None = None
     prefill_seconds: float | None = None
     sequence: str
+    resumed: bool = False
     reason: str | None = None
     life: list[Moment] | msgspec.UnsetType | None = msgspec.UNSET
 
@@ -109,6 +111,7 @@ def _choice(entry: Described, sequence: Sequence, standing: Standing | None, now
         queued_seconds=None if sequence.begun is None else round(sequence.queued, 3),
         prefill_seconds=None if sequence.begun is None else round(sequence.prefilled, 3),
         sequence=str(sequence.key),
+        resumed=sequence.resumed,
         reason=reason,
     )
     if not ended and standing is not None:

@@ -324,7 +324,7 @@ class Dispatcher:
         """What is for its old key is for nobody."""
         run = sequence.run
         del self._live[sequence.key], run.live[sequence.key]
-        sequence.key = key
+        sequence.key, sequence.resumed = key, sequence.resumed or run.sent
         self._live[key] = run.live[key] = sequence
 
     def _on_answer(self, sequence: Sequence, message: FromTokenizer) -> None:

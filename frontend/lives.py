@@ -9,8 +9,8 @@ from messages.explain import Life, Moment
 
 
 def with_lives(card: Card, lives: Mapping[str, Life]) -> Card:
-    """`lives` by the `sequence` of a choice; null for a choice that has none."""
-    choices = [msgspec.structs.replace(choice, life=_told(lives.get(choice.sequence))) for choice in card.choices]
+    """`lives` by the `sequence` of a choice; null for a choice that has none, or of which only what came after another life is known."""
+    choices = [msgspec.structs.replace(choice, life=None if choice.resumed else _told(lives.get(choice.sequence))) for choice in card.choices]
     return msgspec.structs.replace(card, choices=choices)
 
 

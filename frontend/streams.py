@@ -57,12 +57,12 @@ class Sequence:
 
     `ids`: the tokens whose text is here, `cached`: those of the prompt that were cached when the first came. `begun`: when that was computed, after
     `queued` seconds in the line and `prefilled` seconds for its prompt. `listener` reads its text, where it is read. `closing`: a text that it was
-    told to go on with, until that is here.
+    told to go on with, until that is here. `resumed`: it was sent again under another key, and what was known of the first is gone.
     """
 
     __slots__ = (
         "begun", "cached", "closing", "end", "ended", "first_token", "group", "ids", "index", "key", "last_token", "listener", "prefilled", "queued",
-        "run", "started", "tokens",
+        "resumed", "run", "started", "tokens",
     )  # fmt: skip
 
     def __init__(self, key: int, index: int, run: "Run", group: "Group | None") -> None:
@@ -82,6 +82,7 @@ class Sequence:
         self.ended = 0.0
         self.listener: Listener | None = None
         self.closing = ""
+        self.resumed = False
 
 
 class Group:

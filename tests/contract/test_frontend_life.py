@@ -4,15 +4,17 @@ import json
 import threading
 import time
 from array import array
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from frontend.server import DRAIN_SECONDS, GOODBYE_SECONDS
 from launcher.ending import STAGE_SECONDS
 from messages.cluster import LOADING, STOPPING
+from messages.explain import Explain, Explained, Life
 from messages.request import Cancel, Delivered, Generate
 from messages.text import Ended, Started, TextDelta, Texts
-from tests.support.frontend_peers import LOADING_STATE, TIMEOUT, Peers, cluster_state, read_until, running, silent
+from tests.support.frontend_peers import LOADING_STATE, TIMEOUT, Message, Peers, cluster_state, read_until, running, silent
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "A"}]}
 CHAT_PATH = "/v1/chat/completions"
@@ -62,6 +64,12 @@ def test_requests_are_taken_while_the_worker_is_started_again(run_dir: Path) -> 
         assert frontend.get("/health/startup")[0] == 200
 
 
+def lived(message: Message) -> Iterator[Explained]:
+    """A scheduler that knows of each sequence what has happened to it."""
+    if isinstance(message, Explain):
+        yield Explained(key=message.key, frontend=message.frontend, standings=[], lives=[Life(key=key, moments=[]) for key in message.keys])
+
+
 def test_a_stream_goes_on_after_a_tokenizers_death(run_dir: Path) -> None:
     """Nothing twice, nothing lost; and what comes while there is no tokenizer waits for the next."""
     with running(run_dir) as (frontend, peers):
@@ -88,6 +96,10 @@ def test_a_stream_goes_on_after_a_tokenizers_death(run_dir: Path) -> None:
             peers.send(Ended(key=third, finish="length", completion_tokens=2))
             peers.send(Ended(key=fourth, finish="length", completion_tokens=3))
             rest = read_until(stream, b"[DONE]")
+        peers.script = lived
+        for name, resumed, life in ((third, True, None), (new.keys[0], False, [])):
+            choices = json.loads(frontend.get(f"/v1/requests/{name}?life=true")[2])["choices"]
+            assert {(choice["resumed"], choice["life"] == life) for choice in choices} == {(resumed, True)}
         assert rest.count(b'"text":"two"') == rest.count(b'"text":"zwei"') == 1
         assert b"late" not in rest
 

@@ -120,6 +120,7 @@ def test_a_running_request_is_explained(ready: Pair) -> None:
         "first_token_seconds": 1.235,
         "queued_seconds": None,
         "prefill_seconds": None,
+        "resumed": False,
         "reason": None,
     }
     assert (second["state"], second["place"], second["waits_for"], second["first_token_seconds"]) == (DECODE, None, None, None)
