@@ -42,7 +42,7 @@ class Access:
 
     def __init__(self, path: str | None = None, lines: Iterable[str] = ()) -> None:
         self._path = path
-        self._fixed = parse(lines, "the launcher's keys")
+        self._fixed = parse(lines, "the launcher's keys", reserved=())
         self._by_salt: dict[str, KeyLine] = {}
         self._limits = {line.name: line.limits for line in self._fixed}
         self._seen: Mark | None = None

@@ -2,8 +2,8 @@
 with its connections.
 
 A key's keeper follows from its name and from who is ready. When it dies, the next one counts what runs from then on; when it does not answer, the
-frontend that has the request counts it by itself. Nothing that is lost on the way counts for ever, or never: once a second each frontend tells the
-keepers of what it runs, and takes to them what they do not know; what nobody tells of any more is over.
+frontend that has the request counts it by itself. Nothing that is lost on the way counts for ever, or never: once a second, and at once when a
+frontend has gone or come, each tells the keepers of what it runs, and takes to them what they do not know; what nobody tells of any more is over.
 """
 
 import asyncio
@@ -95,6 +95,7 @@ class Keepers:
         self._counted: dict[Stay, Counted] = {}
         self._told = self._looked = self._accounts.clock()
         self._lived = 0.0
+        self._alive: Mapping[str, int | None] = {}
 
     def keeper(self, name: str) -> str:
         """Of this key."""
@@ -262,10 +263,10 @@ class Keepers:
         now = self._accounts.clock()
         self._lived += min(max(0.0, now - self._looked), TELL_SECONDS)
         self._looked = now
-        if now - self._told >= TELL_SECONDS:
-            self._tell_all(forgotten=now - self._told > SILENT_SECONDS / 2)
-            self._told = now
         alive = {name: self._ready(name) for name in self._outboxes}
+        if now - self._told >= TELL_SECONDS or alive != self._alive:
+            self._tell_all(forgotten=now - self._told > SILENT_SECONDS / 2)
+            self._told, self._alive = now, alive
         for stay in [stay for stay, counted in self._counted.items() if self._is_over(stay, counted, alive)]:
             self._discount(stay)
 

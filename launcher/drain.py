@@ -74,7 +74,8 @@ def finish(cluster: Cluster, wait: float | None) -> bool:
     except LauncherError:
         if is_live(cluster.folder):
             raise
-        return wait is None or clock.now - began < wait  # it was not seen how it stopped, only when
+        left = unfinished(state.processes, state.intake)  # it was not seen how it stopped, only when, and what there was shortly before
+        return (wait is None or clock.now - began < wait) and left is not None and not left
     except KeyboardInterrupt:
         what = f"the cluster on port {cluster.info.port} still finishes its requests and stops then"
         print(f"{what}; it stops sooner with: {program()} cluster stop", file=sys.stderr)

@@ -10,11 +10,10 @@ import msgspec
 
 from launcher import keys
 from launcher.errors import LauncherError
-from transport.key_file import KeyFileError, given_key, new_key
+from transport.key_file import FROM_ENVIRONMENT, OWN, KeyFileError, given_key, new_key
 from transport.security import Security
 
 KEY_VARIABLE = "PAGEWIRE_API_KEY"
-FROM_ENVIRONMENT, OWN = "environment", "launcher"
 
 
 def with_own_key(security: Security) -> tuple[str | None, Security]:

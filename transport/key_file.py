@@ -10,7 +10,7 @@ import hashlib
 import hmac
 import re
 import secrets
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 import msgspec
@@ -23,6 +23,8 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 NAME_RULE = "letters, digits and . _ @ -, at most 64, a letter or digit first"
 GIVEN_KEY = re.compile(r"[!-~]{16,512}")
 """A key that somebody has thought out: printable ASCII without spaces."""
+FROM_ENVIRONMENT, OWN = "environment", "launcher"
+"""Names of the launcher's own keys. Requests belong to the name of their key, so no line of a file may have one of these."""
 ADMIN, TENANT = "admin", "tenant="
 LIMITS = {"requests=": "requests", "rpm=": "rpm", "tpm=": "tpm"}
 MOST = 10**12 - 1
@@ -98,14 +100,18 @@ def salt_of(key: str) -> str | None:
     return found[1] if found else None
 
 
-def parse(lines: Iterable[str], source: str) -> list[KeyLine]:
-    """The keys of these lines; blank ones and those that begin with # are skipped. Raises KeyFileError, also for a name or salt that comes twice."""
+def parse(lines: Iterable[str], source: str, reserved: Collection[str] = (FROM_ENVIRONMENT, OWN)) -> list[KeyLine]:
+    """The keys of these lines; blank ones and those that begin with # are skipped. Raises KeyFileError, also for a name or salt that comes twice,
+    and for one that is `reserved`."""
     found: list[KeyLine] = []
     for number, text in enumerate(lines, 1):
         if text.strip() and not text.startswith("#"):
             found.append(_parsed(text.strip(), f"{source}, line {number}"))
     if len(found) > MAX_KEYS:
         raise KeyFileError(f"{source}: more than {MAX_KEYS} keys")
+    for line in found:
+        if taken := sorted({line.name, line.tenant} & set(reserved)):
+            raise KeyFileError(f"{source}: {taken[0]!r} is the name of a key that the launcher has itself; give the key another name or tenant")
     for field in ("name", "salt"):
         seen: set[str] = set()
         for line in found:

@@ -72,10 +72,14 @@ class Site:
         """In which all that do not hang look what the time is."""
         for _ in range(seconds):
             self.now += 1.0
-            for name in NAMES:
-                if self.incarnations[name] is not None and name not in self.hung:
-                    self.keepers[name].follow()
-            await settled()
+            await self.look()
+
+    async def look(self) -> None:
+        """All that do not hang see who is there."""
+        for name in NAMES:
+            if self.incarnations[name] is not None and name not in self.hung:
+                self.keepers[name].follow()
+        await settled()
 
     @property
     def keeper(self) -> str:
@@ -308,6 +312,27 @@ async def test_what_runs_is_counted_by_who_keeps_the_key_now(site: Site) -> None
             assert place.headers()["x-ratelimit-remaining-tokens"] == "100"
     await settled()
     assert site.counted == 0
+
+
+async def test_who_has_gone_or_come_is_no_occasion_to_have_more(site: Site) -> None:
+    """Not for the second either until the next one tells what runs."""
+    limits, keeper, away = KeyLimits(requests=1), site.keeper, site.away
+    async with site.entered(away, limits):
+        await site.pass_seconds(1)
+        site.incarnations[keeper] = None
+        await site.look()
+        assert (await site.refusal(site.keeper, limits)).code == CONCURRENT
+        site.start(keeper, 2)
+        await site.look()
+        assert (await site.refusal(keeper, limits)).code == CONCURRENT
+    site.start(away, 2)  # and takes up a journal, before it knows who else is there
+    ready, site.incarnations = site.incarnations, dict.fromkeys(NAMES)
+    place = site.keepers[away].go_on("alice", limits, Request(site.now))
+    site.keepers[away].follow()
+    site.incarnations = ready
+    await site.look()
+    assert (await site.refusal(keeper, limits)).code == CONCURRENT
+    site.keepers[away].leave(place)
 
 
 async def test_what_goes_on_after_a_restart_counts_whatever_the_limits_are(site: Site) -> None:

@@ -67,6 +67,9 @@ def test_a_key_is_kept_as_a_salted_hash() -> None:
         (f"alice:{HASH}:requests=2,requests=3", "each at most once"),
         (f"alice:{HASH}:admin,admin", "each at most once"),
         (f"alice:{HASH}\nalice:{HASH.replace('0' * 16, '1' * 16)}", "name of the key 'alice' comes twice"),
+        (f"launcher:{HASH}", "a key that the launcher has itself"),
+        (f"environment:{HASH}:admin", "a key that the launcher has itself"),
+        (f"alice:{HASH}:tenant=launcher", "a key that the launcher has itself"),
         (f"alice:{HASH}\nbob:{HASH}", "salt of the key 'bob' comes twice"),
         ("\n".join(f"a{i}:{HASH}" for i in range(10_001)), "more than 10000"),
     ],
@@ -166,7 +169,7 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert main(["keys", "add", "boss", "--admin", "--tenant", "team", *file]) == 0
     assert main(["keys", "add", "alice", *file]) == 2
     assert "comes twice" in capsys.readouterr().err
-    assert main(["keys", "add", "no name", *file]) == 2
+    assert main(["keys", "add", "no name", *file]) == main(["keys", "add", "launcher", *file]) == main(["keys", "add", "environment", *file]) == 2
     assert main(["keys", "list", *file]) == 0
     assert [line.split() for line in capsys.readouterr().out.splitlines()] == [["alice", "tenant", "alice"], ["boss", "tenant", "team", "admin"]]
     assert main(["keys", "remove", "alice", *file]) == 0

@@ -163,20 +163,22 @@ def test_waiting_ends_when_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_how_a_stop_went_that_nobody_saw(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The supervisor has ended between two looks at it: within the time, so that everything had finished, or not."""
+    """The supervisor has ended between two looks at it: within the time and with nothing left at the last look, or not."""
     answers: list[object] = []
+    gauges = {INTAKE: 9.0}
 
     def answer(*_: object) -> ClusterState:
         if answers:
             raise LauncherError("it does not answer")
         answers.append(None)
-        return cluster_state()
+        return msgspec.structs.replace(cluster_state(), processes=[state_of("frontend0", READY, gauges)])
 
     monkeypatch.setattr("launcher.drain.ask", answer)
     monkeypatch.setattr("launcher.drain.POLL_SECONDS", 0.0)
     monkeypatch.setattr("launcher.drain.is_live", lambda folder: False)
-    for wait, finished in ((None, True), (100.0, True), (0.0, False)):
+    for wait, left, finished in ((None, 0.0, True), (100.0, 0.0, True), (0.0, 0.0, False), (None, 2.0, False)):
         answers[:] = []
+        gauges[OPEN] = left
         assert finish(CLUSTER, wait) == finished
     monkeypatch.setattr("launcher.drain.is_live", lambda folder: True)
     answers[:] = []
