@@ -13,6 +13,7 @@ from frontend.anthropic_request import NEUTRAL, CountRequest, MessagesRequest, t
 from frontend.anthropic_stream import MessageStream
 from frontend.chat import job_of
 from frontend.core import Core, read_body
+from frontend.errors import ApiError
 from frontend.field_names import ANTHROPIC
 from frontend.generation import message_of
 from frontend.json_response import json_response
@@ -26,6 +27,8 @@ from messages.request import Tokenize
 from messages.text import Tokenized
 
 ID_PREFIX = "msg_"
+NO_THREADS = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
+"""What has the tool runner of Anthropic's client send whole conversations instead."""
 R = TypeVar("R", bound=CountRequest)
 
 
@@ -55,7 +58,12 @@ async def count_tokens(core: Core, http: web.Request) -> web.Response:
 
 
 async def _request(core: Core, http: web.Request, kind: type[R]) -> R:
-    request = bodies.decode(await read_body(core, http), kind, NEUTRAL)
+    try:
+        request = bodies.decode(await read_body(core, http), kind, NEUTRAL)
+    except ApiError as error:
+        if error.param == "thread":
+            error.details = NO_THREADS
+        raise
     core.check_model(request.model)
     return request
 

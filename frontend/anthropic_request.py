@@ -49,6 +49,7 @@ NEUTRAL: dict[str, Neutral] = {
     "output_config": Neutral(lambda value: value == {}, {"const": {}}),
     "diagnostics": Neutral(lambda value: False),
     "inference_geo": Neutral(lambda value: False),
+    "thread": Neutral(lambda value: False),
 }
 
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
@@ -30,10 +31,14 @@ class ErrorBody(msgspec.Struct):
     error: ErrorDetail
 
 
+class AnthropicErrorDetail(ErrorDetail):
+    details: Mapping[str, Any] | msgspec.UnsetType = msgspec.UNSET
+
+
 class AnthropicErrorBody(msgspec.Struct):
     """The shape of Anthropic's API, whose words for `type` differ."""
 
-    error: ErrorDetail
+    error: AnthropicErrorDetail
     type: str = "error"
 
 
@@ -43,7 +48,9 @@ def error_type(status: int) -> str:
 
 
 class ApiError(Exception):
-    """Ends a request with `status` and an error body. `retry_after` is in seconds and becomes the Retry-After header; `more` are others."""
+    """Ends a request with `status` and an error body. `retry_after` is in seconds and becomes the Retry-After header; `more` are others.
+
+    `details`: what Anthropic's clients are told besides."""
 
     def __init__(
         self, status: int, code: str | None, message: str, param: str | None = None, retry_after: float | None = None, more: Mapping[str, str] = {}
@@ -55,6 +62,7 @@ class ApiError(Exception):
         self.message = message
         self.param = param
         self.retry_after = retry_after
+        self.details: Mapping[str, Any] | msgspec.UnsetType = msgspec.UNSET
 
     @classmethod
     def of(cls, problem: Problem, more: Mapping[str, str] = {}) -> "ApiError":
@@ -77,7 +85,7 @@ class ApiError(Exception):
     def anthropic_body(self) -> bytes:
         """In the shape of Anthropic's API."""
         kind = _ANTHROPIC_TYPES.get(self.status) or (INVALID_REQUEST if self.status < 500 else "api_error")
-        return msgspec.json.encode(AnthropicErrorBody(ErrorDetail(self.message, kind, self.param, self.code)))
+        return msgspec.json.encode(AnthropicErrorBody(AnthropicErrorDetail(self.message, kind, self.param, self.code, self.details)))
 
     def headers(self) -> dict[str, str]:
         if self.status == 401:

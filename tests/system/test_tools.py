@@ -123,6 +123,25 @@ def test_anthropics_client(calling: Cluster) -> None:
             assert "".join(stream.text_stream) == "".join(ANSWER)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_tool_runner_of_anthropics_client(calling: Cluster, stream: bool) -> None:
+    """It asks for a conversation that the server keeps, is told that there is none, and goes on without."""
+    asked: list[str] = []
+
+    def calculator(expression: str) -> str:
+        """Works out an expression."""
+        asked.append(expression)
+        return "42"
+
+    with anthropic.Anthropic(base_url=calling.url, api_key="none", max_retries=0, timeout=60) as made:
+        ask: Any = {"model": "calls", "messages": MESSAGES, "max_tokens": 100, "extra_body": {"temperature": 0}, "stream": stream}
+        runner: Any = made.beta.messages.tool_runner(tools=[anthropic.beta_tool(calculator)], max_iterations=4, **ask)
+        said = [(one.get_final_message() if stream else one).content for one in runner]
+    assert asked == ["6 * 7"]
+    assert [[block.type for block in content] for content in said] == [["thinking", "tool_use"], ["text"]]
+    assert said[1][0].text == "".join(ANSWER)
+
+
 def test_an_agent_that_asks_for_responses(client: openai.OpenAI) -> None:
     """The call and its result stay with the server, which is told of the result alone; the second answer is made in the background."""
     tools: Any = [{"type": "function", "name": "calculator", "parameters": PARAMETERS, "strict": True}]
