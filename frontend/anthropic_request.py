@@ -8,6 +8,7 @@ import msgspec
 
 from frontend.conversation import MAX_CALLS
 from frontend.errors import invalid
+from frontend.forms import JsonSchema, ResponseFormat
 from frontend.refusals import Neutral, strip
 from frontend.schema import ChatRequest, Messages, StopString, TokenLimit, TopK
 from messages.request import MAX_TOOLS
@@ -46,7 +47,6 @@ NEUTRAL: dict[str, Neutral] = {
     "service_tier": _one_of("auto", "standard_only"),
     "speed": _one_of("standard"),
     "container": Neutral(lambda value: False),
-    "output_config": Neutral(lambda value: value == {}, {"const": {}}),
     "diagnostics": Neutral(lambda value: False),
     "inference_geo": Neutral(lambda value: False),
     "thread": Neutral(lambda value: False),
@@ -62,6 +62,7 @@ class CountRequest(msgspec.Struct, kw_only=True):
     tools: Annotated[list[dict[str, Any]], msgspec.Meta(max_length=MAX_TOOLS)] = []
     tool_choice: dict[str, Any] | None = None
     thinking: dict[str, Any] | None = None
+    output_config: dict[str, Any] | None = None
 
 
 class MessagesRequest(CountRequest, kw_only=True):
@@ -88,11 +89,23 @@ def to_chat(request: CountRequest) -> tuple[ChatRequest, bool | None]:
         tool_choice=choice,
         parallel_tool_calls=parallel,
         thinking_budget=budget,
+        response_format=_form(request.output_config),
     )
     if isinstance(request, MessagesRequest):
         chat.max_tokens, chat.stream, chat.stop = request.max_tokens, request.stream, request.stop_sequences
         chat.temperature, chat.top_p, chat.top_k = request.temperature, request.top_p, request.top_k
     return chat, thinks
+
+
+def _form(config: dict[str, Any] | None) -> ResponseFormat | None:
+    """Of the answer."""
+    wanted = strip(config or {}, ("format",), {"effort": Neutral(lambda value: False)}, "output_config.").get("format")
+    if wanted is None:
+        return None
+    fields = strip(wanted, ("type", "schema"), {}, "output_config.format.") if isinstance(wanted, dict) else {}
+    if fields.get("type") != "json_schema" or not isinstance(fields.get("schema"), dict):
+        raise invalid("output_config.format must have the type json_schema and a schema.", "output_config.format")
+    return ResponseFormat(type="json_schema", json_schema=JsonSchema(schema=fields["schema"]))
 
 
 def _choice(choice: dict[str, Any] | None) -> tuple[str | dict[str, Any] | None, bool]:

@@ -19,6 +19,7 @@ from frontend.live.control import Intake
 from frontend.refusals import Neutral
 from frontend.responses.body import DeletedBody, ItemList, ResponseBody
 from frontend.responses.events import Event
+from frontend.responses.fields import LOGPROBS
 from frontend.responses.request import ResponsesRequest
 from frontend.responses.schemas import FIELDS
 from frontend.schema import ChatRequest, CompletionRequest, DetokenizeRequest, EmbeddingRequest, TokenizeRequest
@@ -95,8 +96,14 @@ ALL = (*BODY, *READY, *GENERATES)
 LIFE: dict[str, dict[str, object]] = {"life": {"type": "boolean", "default": False}}
 LIMIT: dict[str, dict[str, object]] = {"limit": {"type": "integer", "minimum": 1, "maximum": 256, "default": 100}}
 _BOOLEAN: dict[str, object] = {"type": "boolean", "default": False}
-RESUMED: dict[str, dict[str, object]] = {"stream": _BOOLEAN, "starting_after": {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}}
+_INCLUDED: dict[str, dict[str, object]] = {
+    name: {"type": "array", "items": {"const": LOGPROBS}} for name in ("include", "include[]")
+}
+RESUMED: dict[str, dict[str, object]] = {
+    "stream": _BOOLEAN, "starting_after": {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}, **_INCLUDED,
+}  # fmt: skip
 LISTED: dict[str, dict[str, object]] = {
+    **_INCLUDED,
     "limit": {"type": "integer", "minimum": 1, "maximum": 100, "default": 20},
     "order": {"type": "string", "enum": ["asc", "desc"], "default": "desc"},
     "after": {"type": "string"},

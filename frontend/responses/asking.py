@@ -3,7 +3,6 @@
 It is read from the response object, so that one that comes back from the journal is made as it was to be made, for the model that is served then.
 """
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,7 +19,7 @@ from frontend.responses.turns import Turn
 from frontend.schema import ChatRequest
 from messages.request import Generate
 
-FORM = "text.format"
+FORM = RESPONSES.form
 
 
 def chat_of(body: ResponseBody, turns: Sequence[Turn] = ()) -> ChatRequest:
@@ -42,10 +41,7 @@ def job_of(core: Core, body: ResponseBody, request: ChatRequest | None = None) -
 
     `request`: what `chat_of` has made of it, with more.
     """
-    job = chat.job_of(core, chat_of(body) if request is None else request, effort.thinks(body.reasoning.effort), RESPONSES)
-    if job.constraint is None:
-        return job
-    return dataclasses.replace(job, constraint=msgspec.structs.replace(job.constraint, param=FORM, place=f"{FORM}.schema"))
+    return chat.job_of(core, chat_of(body) if request is None else request, effort.thinks(body.reasoning.effort), RESPONSES)
 
 
 def addressed(core: Core, model: str, work: Generate, job: Job) -> Generate:

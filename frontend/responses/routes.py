@@ -18,6 +18,7 @@ from frontend.record import RECORD
 from frontend.responses import background
 from frontend.responses.asking import FORM, addressed, job_of
 from frontend.responses.body import DeletedBody, ItemList, ResponseBody, usage
+from frontend.responses.fields import wants_logprobs
 from frontend.responses.input import read_input
 from frontend.responses.items import ITEM_BYTES, MAX_ITEMS, Item, bare, memory
 from frontend.responses.recorder import Recorder
@@ -32,6 +33,7 @@ FORWARDED: web.RequestKey[bool] = web.RequestKey("forwarded", bool)
 """Another frontend has sent it here: it is not sent on."""
 DEFAULT_LISTED, MAX_LISTED = 20, 100
 _BOOLEANS = {"true": True, "false": False}
+_INCLUDE = ("include", "include[]")
 _FIELDS = {"prompt": "input", "messages": "input", "max_tokens": "max_output_tokens", "response_format": FORM}
 """The field of this route for one that chat or other processes name."""
 
@@ -133,7 +135,7 @@ def conversation(core: Core, http: web.Request, name: str) -> list[Item]:
 
 async def retrieve(core: Core, http: web.Request) -> web.StreamResponse:
     """The response as it is now; with `stream=true` the events of one in background mode, those after `starting_after` alone if that is there."""
-    options = _query(http, ("stream", "starting_after", "include_obfuscation"))
+    options = _query(http, ("stream", "starting_after", "include_obfuscation", *_INCLUDE))
     stream = _boolean(options, "stream")
     if _boolean(options, "include_obfuscation"):
         raise invalid("include_obfuscation is not supported; leave it out.", "include_obfuscation", "unsupported_parameter")
@@ -171,7 +173,7 @@ async def cancel(core: Core, http: web.Request) -> web.StreamResponse:
 
 async def input_items(core: Core, http: web.Request) -> web.StreamResponse:
     """What the model was given, earlier turns included, instructions not; the newest first unless `order` is asc."""
-    options = _query(http, ("limit", "order", "after"))
+    options = _query(http, ("limit", "order", "after", *_INCLUDE))
     limit, order = _number(options, "limit", DEFAULT_LISTED, 1, MAX_LISTED), options.get("order", "desc")
     if order not in ("asc", "desc"):
         raise invalid("order must be asc or desc.", "order")
@@ -206,6 +208,8 @@ def _query(http: web.Request, known: Iterable[str]) -> dict[str, str]:
     for name in http.query:
         if name not in known:
             raise invalid(f"Unknown parameter {name[:64]!r}.", name[:64], "unknown_parameter")
+    for name in _INCLUDE:
+        wants_logprobs(http.query.getall(name, []))  # which a response has as it was made
     return dict(http.query)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import anthropic
 import msgspec
+import pydantic
 import pytest
 
 from messages.request import Cancel, Generate
@@ -20,6 +21,13 @@ TOOLS: list[Any] = [
     {"name": "now", "input_schema": {"type": "object"}},
 ]
 ASK: dict[str, Any] = {"model": MODEL, "max_tokens": 500, "messages": [{"role": "user", "content": "A"}]}
+
+
+FORMAT: Any = {"format": {"type": "json_schema", "schema": {"type": "object"}}}
+
+
+class City(pydantic.BaseModel):
+    name: str
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +60,19 @@ def test_a_message_with_thinking_and_tools(reading: Pair, client: anthropic.Anth
     assert prompt["messages"] == [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "A"}]
     assert prompt["variables"] == {"enable_thinking": True}
     assert [tool["function"]["name"] for tool in prompt["tools"]] == ["add", "now"]
+
+
+def test_an_answer_with_a_form(reading: Pair, client: anthropic.Anthropic) -> None:
+    reading[1].script = utter('{"name": "Oslo"}')
+    assert client.messages.parse(**ASK, output_format=City).parsed_output == City(name="Oslo")
+    with client.messages.stream(**ASK, output_format=City) as stream:
+        assert stream.get_final_message().parsed_output == City(name="Oslo")
+    for _ in range(2):
+        form = reading[1].expect(Generate).constraint
+        assert (form.kind, form.param, form.place) == ("json_schema", "output_config.format", "output_config.format.schema")
+        assert json.loads(form.text)["required"] == ["name"]
+    reading[1].script = say("A")
+    assert client.messages.count_tokens(model=MODEL, messages=ASK["messages"], output_config=FORMAT).input_tokens == 3
 
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
@@ -218,6 +239,10 @@ def test_an_error_in_the_middle_of_a_stream(reading: Pair, client: anthropic.Ant
         ({"tool_choice": {"type": "tool", "name": "sub"}}, "tool_choice"),
         ({"tool_choice": {"type": "auto", "name": "add"}}, "tool_choice"),
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0].type"),
+        ({"output_config": {"effort": "low"}}, "output_config.effort"),
+        ({"output_config": {"format": {"type": "text"}}}, "output_config.format"),
+        ({"output_config": FORMAT}, "output_config.format"),
+        ({"output_config": FORMAT, "tools": [], "thinking": {"type": "adaptive"}}, "thinking"),
         ({"tools": [{"name": "a b", "input_schema": {}}]}, "tools[0].name"),
         ({"tools": [{"name": "a", "input_schema": {"type": "object", "properties": {"x": 5}}}]}, "tools[0].input_schema.properties.x"),
         ({"tools": TOOLS + TOOLS}, "tools[2].name"),

@@ -219,6 +219,13 @@ def test_logprobs_are_those_of_the_texts(reading: Pair, client: openai.OpenAI, s
     begin, end = len(THOUGHT) // size, -(-(len(THOUGHT) + len("Sure.")) // size)
     assert [score["token"] for score in deltas] == [text[at * size : at * size + size] for at in range(begin, end)]
     assert deltas[0].keys() == {"token", "logprob", "bytes", "top_logprobs"}
+    kept: Any = client.responses.retrieve(whole.id, include=LOGPROBS)
+    assert kept.to_dict() == whole.to_dict()
+    assert len(client.responses.input_items.list(whole.id, include=LOGPROBS).data) == 1
+    for call in (client.responses.retrieve, client.responses.input_items.list):
+        with pytest.raises(openai.BadRequestError) as error:
+            call(whole.id, include=["reasoning.encrypted_content"])
+        assert error.value.param == "include"
 
 
 @pytest.mark.parametrize(
