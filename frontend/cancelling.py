@@ -13,10 +13,11 @@ from frontend.responses import background
 
 
 class CancelledBody(msgspec.Struct, kw_only=True):
-    """How many requests were ended."""
+    """How many requests were ended. `unanswered`: the frontends that have not said in time whether they ended theirs."""
 
     object: str = "requests.cancelled"
     cancelled: int
+    unanswered: list[str]
 
 
 async def cancel_requests(core: Core, http: web.Request) -> web.Response:
@@ -24,8 +25,8 @@ async def cancel_requests(core: Core, http: web.Request) -> web.Response:
     for name in http.query:
         raise invalid(f"Unknown parameter {name[:64]!r}.", name[:64], "unknown_parameter")
     owner = http[CALLER].owner
-    here, theirs = await asyncio.gather(cancel_here(core, owner), core.peers.find(cancel=True, owner=owner))
-    return json_response(CancelledBody(cancelled=here + sum(found.cancelled for found in theirs)))
+    here, (theirs, silent) = await asyncio.gather(cancel_here(core, owner), core.peers.find(cancel=True, owner=owner))
+    return json_response(CancelledBody(cancelled=here + sum(found.cancelled for found in theirs), unanswered=silent))
 
 
 async def cancel_here(core: Core, owner: str | None) -> int:

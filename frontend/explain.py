@@ -39,7 +39,7 @@ class CardList(msgspec.Struct, kw_only=True):
 async def list_requests(core: Core, http: web.Request) -> web.Response:
     """The running requests of the caller's key, of all clients when it is an administrator's or none is needed; newest first."""
     limit, owner = _limit(http), http[CALLER].owner
-    (mine, more), theirs = await asyncio.gather(_running(core, limit, owner), core.peers.find(limit=limit, owner=owner))
+    (mine, more), (theirs, _) = await asyncio.gather(_running(core, limit, owner), core.peers.find(limit=limit, owner=owner))
     listed = sorted([*mine, *(card for found in theirs for card in _read(found))], key=lambda card: card.created, reverse=True)
     return json_response(CardList(data=listed[:limit], has_more=len(listed) > limit or more or any(found.more for found in theirs)))
 
@@ -72,7 +72,8 @@ async def _card(core: Core, http: web.Request, cancel: bool, lives: bool) -> Car
     name, owner = request_id(http.match_info["id"]), http[CALLER].owner
     found = await _known(core, name, cancel, owner, lives)
     if found is None:
-        theirs = [card for answer in await core.peers.find(name, cancel=cancel, owner=owner, lives=lives) for card in _read(answer)]
+        answers, _ = await core.peers.find(name, cancel=cancel, owner=owner, lives=lives)
+        theirs = [card for answer in answers for card in _read(answer)]
         found = next(iter(theirs), None)
     if found is None:
         raise ApiError(404, "request_not_found", f"No request {name!r} is running or has ended lately.", "id")

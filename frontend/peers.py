@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import msgspec
 
@@ -11,6 +12,13 @@ from messages.peers import FindRequests, FoundRequests
 
 PATIENCE_SECONDS = 3.0
 """Longer than one of them waits for the scheduler."""
+
+
+class Found(NamedTuple):
+    """`silent`: the names of those that were asked and did not answer."""
+
+    answers: list[FoundRequests]
+    silent: list[str]
 
 
 class Peers:
@@ -25,17 +33,17 @@ class Peers:
 
     async def find(
         self, name: str | None = None, limit: int = 0, cancel: bool = False, owner: str | None = None, lives: bool = False
-    ) -> list[FoundRequests]:
+    ) -> Found:
         """What they answer within PATIENCE_SECONDS."""
         question = FindRequests(frontend=self._name, key=0, name=name, limit=limit, cancel=cancel, owner=owner, lives=lives)
-        asked = [outbox for peer, outbox in self._outboxes.items() if self._answers(peer)]
-        waiting = [self._ask(outbox, msgspec.structs.replace(question, key=next(self._keys))) for outbox in asked]
+        asked = [(peer, outbox) for peer, outbox in self._outboxes.items() if self._answers(peer)]
+        waiting = {self._ask(outbox, msgspec.structs.replace(question, key=next(self._keys))): peer for peer, outbox in asked}
         if not waiting:
-            return []
+            return Found([], [])
         done, late = await asyncio.wait(waiting, timeout=PATIENCE_SECONDS)
         for future in late:
             future.cancel()
-        return [future.result() for future in done]
+        return Found([future.result() for future in done], sorted(waiting[future] for future in late))
 
     def _ask(self, outbox: Sender, question: FindRequests) -> "asyncio.Future[FoundRequests]":
         future = self._waiting[question.key] = asyncio.get_running_loop().create_future()

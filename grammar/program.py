@@ -42,18 +42,21 @@ def _schema(text: str) -> str:
         raise GrammarError("a JSON Schema must be an object")
     if _depth(schema) > MAX_DEPTH:
         raise GrammarError(f"the JSON Schema is nested more than {MAX_DEPTH} deep")
-    _bound_formats(schema)
+    _adapt(schema)
     return json.dumps(schema | _JSON_OPTIONS)
 
 
-def _bound_formats(schema: Schema) -> None:
-    """Of strings that say nothing of their length or characters themselves."""
+def _adapt(schema: Schema) -> None:
+    """Bounds formats, of strings that say nothing of their length or characters themselves, and leaves out what llguidance refuses at any value and
+    says nothing at this one."""
     waiting = [schema]
     while waiting:
         part = waiting.pop()
         added = FORMATS.get(part["format"], {}) if isinstance(part.get("format"), str) else {}
         if part.keys().isdisjoint(("minLength", "maxLength", "pattern")):
             part |= added
+        if part.get("uniqueItems") is False:
+            del part["uniqueItems"]
         waiting += [inner for _, inner in parts_of(part)]
 
 

@@ -1,6 +1,7 @@
 """`cluster cancel`: end requests, by their names or all of them."""
 
 import argparse
+import sys
 from urllib.parse import quote
 
 from launcher.client import ServerError, own_cluster
@@ -17,9 +18,12 @@ def run(args: argparse.Namespace) -> int:
         raise LauncherError("name the requests to cancel, or give --all", code=2)
     client = own_cluster(choose_cluster(args.port), PATIENCE_SECONDS)
     if args.all:
-        number = client.delete("/v1/requests")["cancelled"]
+        told = client.delete("/v1/requests")
+        number, silent = told["cancelled"], told["unanswered"]
         print(f"cancelled {number} request{'' if number == 1 else 's'}")
-        return 0
+        if silent:
+            print(f"no answer from {', '.join(silent)}: what runs there ends when it goes on", file=sys.stderr)
+        return int(bool(silent))
     missing = 0
     for name in args.request:
         try:

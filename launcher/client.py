@@ -25,9 +25,9 @@ class ServerError(LauncherError):
         self.kind = kind
 
 
-def find_server(url: str | None, port: int | None) -> "Client":
-    """The server at `url`, or the cluster running here. Raises LauncherError when there is none."""
-    return Client(url.rstrip("/").removesuffix("/v1")) if url is not None else own_cluster(choose_cluster(port))
+def find_server(url: str | None, port: int | None, patience: float | None = None) -> "Client":
+    """The server at `url`, or the cluster running here. `patience`: see Client. Raises LauncherError when there is none."""
+    return Client(url.rstrip("/").removesuffix("/v1"), patience) if url is not None else own_cluster(choose_cluster(port), patience)
 
 
 def own_cluster(cluster: Cluster, patience: float | None = None) -> "Client":

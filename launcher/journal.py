@@ -20,6 +20,8 @@ def journal_from(name: str | None) -> str | None:
     """The whole path of a journal that can be used, whether there is one yet or not. Raises LauncherError."""
     if name is None:
         return None
+    if not name:
+        raise LauncherError("--journal needs the name of a file", 2)
     path = Path(name).absolute()
     if not path.parent.is_dir():
         raise LauncherError(f"--journal: there is no folder {path.parent}", 2)

@@ -28,8 +28,9 @@ export class Processes {
     try {
       const response = await fetch("/v1/requests", { method: "DELETE", headers: this.headers() });
       if (!response.ok) throw await refusalOf(response);
-      const { cancelled } = await response.json();
-      setText(this.told, `${count(cancelled)} ${cancelled === 1 ? "request was" : "requests were"} cancelled`);
+      const { cancelled, unanswered } = await response.json();
+      const silent = unanswered.length ? `; no answer from ${unanswered.join(", ")}` : "";
+      setText(this.told, `${count(cancelled)} ${cancelled === 1 ? "request was" : "requests were"} cancelled${silent}`);
     } catch (error) {
       setText(this.told, error.message);
     }

@@ -152,7 +152,7 @@ def test_a_key_cancels_all_of_its_own_and_an_administrator_everybodys(site: Site
         assert site.get("/v1/requests/", "boss", "DELETE")[0] == 404  # no name is not every name
         assert site.get("/v1/requests?all=1", "boss", "DELETE")[0] == 400
         for who, cancelled, gone in (("alice", 1, [running["alice"]]), ("boss", 2, [behind, running["team"]]), ("boss", 0, [])):
-            assert site.get("/v1/requests", who, "DELETE") == (200, {"object": "requests.cancelled", "cancelled": cancelled})
+            assert site.get("/v1/requests", who, "DELETE") == (200, {"object": "requests.cancelled", "cancelled": cancelled, "unanswered": []})
             assert sorted(site.peers.expect(Cancel).keys for _ in gone) == sorted(gone)
         for connection in (hers, his):
             assert b" 499 " in connection.recv(100)

@@ -28,7 +28,7 @@ async def test_all_are_asked_and_answers_gathered() -> None:
     asking = Peers("frontend0", lines)
     for line in lines.values():
         line.back = asking
-    assert sorted(found.cards for found in await asking.find("name", cancel=True)) == [b"[1]", b"[2]"]
+    assert sorted(found.cards for found in (await asking.find("name", cancel=True)).answers) == [b"[1]", b"[2]"]
     for line in lines.values():
         (question,) = line.sent
         assert isinstance(question, FindRequests)
@@ -40,18 +40,19 @@ async def test_who_does_not_answer_is_left_out_and_what_comes_late_is_dropped(mo
     lines = {"frontend1": Line(b"[1]"), "frontend2": Line()}
     asking = Peers("frontend0", lines)
     lines["frontend1"].back = asking
-    assert [found.cards for found in await asking.find(limit=3)] == [b"[1]"]
+    found = await asking.find(limit=3)
+    assert ([answer.cards for answer in found.answers], found.silent) == ([b"[1]"], ["frontend2"])
     (question,) = lines["frontend2"].sent
     assert isinstance(question, FindRequests)
     asking.receive(FoundRequests(key=question.key, cards=b"[2]"))
-    assert await Peers("frontend0", {}).find("name") == []
+    assert await Peers("frontend0", {}).find("name") == ([], [])
 
 
 async def test_a_dead_frontend_is_not_waited_for() -> None:
     lines = {"frontend1": Line(b"[1]"), "frontend2": Line(b"[2]")}
     asking = Peers("frontend0", lines, lambda name: name != "frontend2")
     lines["frontend1"].back = asking
-    assert [found.cards for found in await asking.find("name")] == [b"[1]"]
+    assert [found.cards for found in (await asking.find("name")).answers] == [b"[1]"]
     assert lines["frontend2"].sent == []
 
 

@@ -114,6 +114,12 @@ def test_what_is_wrong_is_said_in_one_line_without_the_grammar(program: str, why
     assert "start:" not in str(caught.value)
 
 
+def test_what_says_nothing_is_left_out() -> None:
+    said = {"type": "array", "items": {"type": "array", "uniqueItems": False}, "uniqueItems": False, "default": {"uniqueItems": False}}
+    program = program_of(Constraint("json_schema", json.dumps(said | {"prefixItems": [{"type": "array", "uniqueItems": True}]})))
+    assert (program.count('"uniqueItems": false'), program.count('"uniqueItems": true')) == (1, 1)
+
+
 def test_formats_whose_strings_could_go_on_for_ever_are_bounded() -> None:
     """Where they are schemas, and say no length themselves."""
     second = {"type": "string", "format": "time"}

@@ -17,6 +17,8 @@ from messages.journal import TITLE
 
 def test_none_is_none() -> None:
     assert journal_from(None) is None
+    with pytest.raises(LauncherError, match="name of a file"):
+        journal_from("")
     with journal_lock(None) as descriptor:
         assert descriptor == -1
 

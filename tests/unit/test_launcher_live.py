@@ -126,7 +126,8 @@ def test_a_connection_that_breaks_off_is_absent(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("status", "body", "names", "code", "said"),
     [
-        (200, b'{"cancelled": 1}', [], 0, "cancelled 1 request\n"),
+        (200, b'{"cancelled": 1, "unanswered": []}', [], 0, "cancelled 1 request\n"),
+        (200, b'{"cancelled": 2, "unanswered": ["frontend1"]}', [], 1, "cancelled 2 requests\n"),
         (200, b'{"id": "cmpl-1", "state": "finished"}', ["cmpl-1"], 0, "cmpl-1: finished\n"),
         (404, b'{"error": {"message": "no such request"}}', ["a/b", "c"], 1, "a/b: no such request runs or has ended lately\nc: no such request"),
     ],

@@ -1,8 +1,16 @@
 """`top`: the screen that is made of what the stream tells."""
 
+import argparse
 import base64
+import itertools
+from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from launcher import top
+from launcher.errors import LauncherError
 from launcher.top_text import screen, seconds
 from transport.columns import pack_f32, pack_i32, pack_i64, pack_u8
 
@@ -33,6 +41,39 @@ def test_everything_is_on_the_screen() -> None:
     for part in ("12 tokens/s", "running 2 of 8, waiting 1", "[####################==========..........] 50 % running", "up 1 h 1 min", "1 min 1 s",
                  "a free slot", "in 200 ms", "in 250 ms"):  # fmt: skip
         assert part in everything, part
+
+
+class Server:
+    """Its streams: each an end, or an error at its end, after what it tells."""
+
+    def __init__(self, *streams: tuple[list[str], Exception | None]) -> None:
+        self._streams = iter(streams)
+
+    def events(self, path: str) -> Iterator[tuple[str, Any]]:
+        names, error = next(self._streams)
+        yield from ((name, {}) for name in names)
+        if error is not None:
+            raise error
+
+
+def test_a_stream_that_breaks_off_is_begun_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken, args = LauncherError("broken"), argparse.Namespace(url=None, port=None)
+    server = Server((["hello", "scene"], None), ([], broken), (["scene"], broken), ([], broken))
+    monkeypatch.setattr(top, "find_server", lambda url, port, patience: server)
+    clock = iter([0.0, 0.0, 1.0, 29.0, 29.0, 29.0, 60.0])
+    monkeypatch.setattr(top, "time", SimpleNamespace(monotonic=lambda: next(clock), sleep=lambda seconds: None))
+    told: dict[str, Any] = {}
+    found = top._follow(args, told, 30.0)
+    assert [str(lost or "")[:6] for lost in itertools.islice(found, 6)] == ["", "", "the se", "broken", "", "broken"]
+    with pytest.raises(LauncherError, match="broken"):
+        next(found)
+    assert told.keys() == {"hello", "scene"}
+
+
+def test_a_server_that_is_not_there_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(top, "find_server", lambda url, port, patience: Server(([], None)))
+    with pytest.raises(LauncherError, match="cluster status"):
+        next(top._follow(argparse.Namespace(url=None, port=None), {}, 30.0))
 
 
 def test_the_screen_is_not_left() -> None:
