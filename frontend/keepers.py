@@ -213,11 +213,10 @@ class Keepers:
         place = self._places.get(Stay(self._name, self._incarnation, message.key))
         if future is not None and not future.done():
             future.set_result(message)
-        elif place is not None and place.keeper != self._name:
+        elif place is not None and place.keeper == message.frontend:
             place.known = True
-        elif message.problem is None:  # nobody waits for it any more: the request is not counted there after all
-            for keeper in self._outboxes:
-                self._tell(keeper, message.key, over=True)
+        elif message.problem is None and message.frontend in self._outboxes:  # it came too late: the request is not counted there after all
+            self._tell(message.frontend, message.key, over=True)
 
     def _let_in(self, message: EnterKey) -> EnteredKey:
         stay = Stay(message.frontend, message.incarnation, message.key)
@@ -228,9 +227,9 @@ class Keepers:
                 self._count(stay, message.name, limits, guest, message.instead, message.accepted)
             except ApiError as error:
                 problem = Problem(status=error.status, code=error.code or "", message=error.message, retry_after=error.retry_after)
-                return EnteredKey(key=message.key, problem=problem, headers=self._accounts.headers(message.name))
+                return EnteredKey(frontend=self._name, key=message.key, problem=problem, headers=self._accounts.headers(message.name))
         self._counted[stay].heard = self._lived
-        return EnteredKey(key=message.key, headers=self._accounts.headers(message.name))
+        return EnteredKey(frontend=self._name, key=message.key, headers=self._accounts.headers(message.name))
 
     def _count(self, stay: Stay, name: str, limits: KeyLimits, used: Used, instead: Stay | None = None, accepted: bool = False) -> None:
         """From now on, here. Raises ApiError 429."""

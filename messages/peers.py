@@ -66,8 +66,9 @@ class EnterKey(msgspec.Struct, frozen=True, kw_only=True, tag="enter_key"):
 
 
 class EnteredKey(msgspec.Struct, frozen=True, kw_only=True, tag="entered_key"):
-    """It may, or `problem` says why not. `headers`: what the client is told of its limits."""
+    """It may, or `problem` says why not. `frontend`: who counts it. `headers`: what the client is told of its limits."""
 
+    frontend: str
     key: Key
     problem: Problem | None = None
     headers: dict[str, str] = {}

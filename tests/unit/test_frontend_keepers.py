@@ -314,6 +314,20 @@ async def test_what_runs_is_counted_by_who_keeps_the_key_now(site: Site) -> None
     assert site.counted == 0
 
 
+async def test_a_late_word_of_who_counted_before_confirms_nothing(site: Site) -> None:
+    limits, keeper = KeyLimits(requests=2), site.keeper
+    after = (*NAMES, *NAMES)[NAMES.index(keeper) + 1]
+    away = next(name for name in NAMES if name not in (keeper, after))
+    async with site.entered(away, limits) as place:
+        site.incarnations[keeper] = None
+        site.lost = lambda message: isinstance(message, EnterKey)
+        await site.look()
+        site.lost = lambda message: False
+        site.keepers[away].receive(EnteredKey(frontend=keeper, key=place.stay.key))
+        await site.pass_seconds(1)
+        assert len(site.keepers[after]._counted) == 1
+
+
 async def test_who_has_gone_or_come_is_no_occasion_to_have_more(site: Site) -> None:
     """Not for the second either until the next one tells what runs."""
     limits, keeper, away = KeyLimits(requests=1), site.keeper, site.away
