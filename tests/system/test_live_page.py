@@ -135,16 +135,30 @@ def load(tiny: Cluster) -> Iterator[Load]:
     running.close()
 
 
-@pytest.fixture
-def page(opened: Any, tiny: Cluster) -> Iterator[Any]:
+@contextlib.contextmanager
+def page_of(opened: Any, cluster: Cluster) -> Iterator[Any]:
     """The page, on which nothing goes wrong until its test is over."""
     with contextlib.closing(opened.new_context(viewport={"width": 1440, "height": 1000})) as context:
         context.set_default_timeout(PATIENCE_MS)
-        watched = Watched(context.new_page(), tiny.url)
-        watched.page.goto(tiny.url)
+        watched = Watched(context.new_page(), cluster.url)
+        watched.page.goto(cluster.url)
         expect(watched.page.locator("#state")).to_have_text("live")
         yield watched.page
         assert watched.troubles == []
+
+
+@pytest.fixture
+def page(opened: Any, tiny: Cluster) -> Iterator[Any]:
+    """Of the cluster whose pool is small."""
+    with page_of(opened, tiny) as found:
+        yield found
+
+
+@pytest.fixture
+def roomy(opened: Any, dice: Cluster) -> Iterator[Any]:
+    """Of one that has room for answers which do not end before a test has done something to them."""
+    with page_of(opened, dice) as found:
+        yield found
 
 
 def test_lanes_fill_and_a_preemption_is_seen(page: Any, load: Load) -> None:
@@ -162,43 +176,43 @@ def test_lanes_fill_and_a_preemption_is_seen(page: Any, load: Load) -> None:
     page.wait_for_function(f"() => ({COLOURS})(['decode'])[0] > 500")
 
 
-def test_a_request_is_found_with_the_keyboard_and_cancelled(page: Any, tiny: Cluster) -> None:
-    page.locator("#max_tokens").fill("100")
-    page.locator("#message").fill("b")
-    page.locator("#message").press("Enter")
-    page.wait_for_function(f"() => ({COLOURS})(['own'])[0] > 0")
-    page.locator("#lanes").focus()
-    page.keyboard.press("Shift+Tab")
-    page.keyboard.press("Tab")
-    assert page.locator("#lanes").evaluate("(element) => getComputedStyle(element).outlineStyle") == "solid"  # one sees where one is
-    detail = page.locator("#detail-body")
+def test_a_request_is_found_with_the_keyboard_and_cancelled(roomy: Any) -> None:
+    roomy.locator("#max_tokens").fill("1900")
+    roomy.locator("#message").fill("b")
+    roomy.locator("#message").press("Enter")
+    roomy.wait_for_function(f"() => ({COLOURS})(['own'])[0] > 0")
+    roomy.locator("#lanes").focus()
+    roomy.keyboard.press("Shift+Tab")
+    roomy.keyboard.press("Tab")
+    assert roomy.locator("#lanes").evaluate("(element) => getComputedStyle(element).outlineStyle") == "solid"  # one sees where one is
+    detail = roomy.locator("#detail-body")
     for _ in range(64):
-        page.keyboard.press("ArrowDown")
-        if "free" not in page.locator("#lanes-told").inner_text():
+        roomy.keyboard.press("ArrowDown")
+        if "free" not in roomy.locator("#lanes-told").inner_text():
             break
-    page.keyboard.press("Enter")
+    roomy.keyboard.press("Enter")
     expect(detail).to_contain_text("/v1/chat/completions")
     for happened in ("came into the queue", "got slot", "prefill", "first token"):
         expect(detail.locator(".moments")).to_contain_text(happened)
-    page.locator("#cancel").click()
+    roomy.locator("#cancel").click()
     expect(detail).to_contain_text("Cancelled: cancelled")
     expect(detail.locator(".moments tr").last).to_contain_text("cancelled")
-    expect(page.locator("#talk .problem")).to_be_visible()
-    expect(page.locator("#send")).to_have_text("Send")
+    expect(roomy.locator("#talk .problem")).to_be_visible()
+    expect(roomy.locator("#send")).to_have_text("Send")
 
 
-def test_all_are_cancelled_once_that_is_said_twice(page: Any) -> None:
-    page.locator("#max_tokens").fill("100")
-    page.locator("#message").fill("b")
-    page.locator("#send").click()
-    expect(page.locator("#talk .token").first).to_be_visible()
-    page.locator("#cancel-all").click()
-    page.locator("#confirm button").first.click()
-    expect(page.locator("#confirm")).to_be_hidden()
-    page.locator("#cancel-all").click()
-    page.locator("#confirm-yes").click()
-    expect(page.locator("#processes-told")).to_have_text(re.compile("^[0-9]+ requests? w(as|ere) cancelled$"))
-    expect(page.locator("#send")).to_have_text("Send")
+def test_all_are_cancelled_once_that_is_said_twice(roomy: Any) -> None:
+    roomy.locator("#max_tokens").fill("1900")
+    roomy.locator("#message").fill("b")
+    roomy.locator("#send").click()
+    expect(roomy.locator("#talk .token").first).to_be_visible()
+    roomy.locator("#cancel-all").click()
+    roomy.locator("#confirm button").first.click()
+    expect(roomy.locator("#confirm")).to_be_hidden()
+    roomy.locator("#cancel-all").click()
+    roomy.locator("#confirm-yes").click()
+    expect(roomy.locator("#processes-told")).to_have_text(re.compile("^[0-9]+ requests? w(as|ere) cancelled$"))
+    expect(roomy.locator("#send")).to_have_text("Send")
 
 
 @pytest.mark.parametrize(("width", "height"), [(1280, 800), (390, 844)])
@@ -237,16 +251,16 @@ def test_chat_streams_and_tells_probabilities(page: Any) -> None:
     expect(page.locator("#charts-note")).to_have_text(re.compile("^at [0-9:]{8}$"))
 
 
-def test_an_answer_is_stopped_whatever_stands_in_the_fields(page: Any) -> None:
-    page.locator("#max_tokens").fill("100")
-    page.locator("#temperature").fill("0.75")  # no multiple of the field's step
-    page.locator("#message").fill("b")
-    page.locator("#send").click()
-    expect(page.locator("#talk .token").first).to_be_visible()
-    page.locator("#temperature").fill("-1")
-    page.locator("#send").click()
-    expect(page.locator("#talk .aside")).to_have_text(re.compile("stopped"))
-    expect(page.locator("#send")).to_have_text("Send")
+def test_an_answer_is_stopped_whatever_stands_in_the_fields(roomy: Any) -> None:
+    roomy.locator("#max_tokens").fill("1900")
+    roomy.locator("#temperature").fill("0.75")  # no multiple of the field's step
+    roomy.locator("#message").fill("b")
+    roomy.locator("#send").click()
+    expect(roomy.locator("#talk .token").first).to_be_visible()
+    roomy.locator("#temperature").fill("-1")
+    roomy.locator("#send").click()
+    expect(roomy.locator("#talk .aside")).to_have_text(re.compile("stopped"))
+    expect(roomy.locator("#send")).to_have_text("Send")
 
 
 def test_a_server_that_is_frozen_is_told_of(opened: Any, models: Path) -> None:

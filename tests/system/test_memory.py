@@ -11,7 +11,8 @@ from tests.support.probes import MIB, Take, ends, sample
 from tests.support.traffic import Traffic
 from tests.support.waiting import until
 
-WARM_UPS, ROUNDS = 4, 10
+WARM_UPS, ROUNDS = 10, 10
+"""Until a worker has met steps of all sizes, for each of which oneDNN compiles code: 25 MiB, of which most come in the first rounds."""
 REQUESTS, AT_ONCE = 60, 8
 MOST_DRIFT = 0.02
 LITTLE = MIB // 2

@@ -25,12 +25,15 @@ ENDLESS = 900
 DOWN_SECONDS = 20.0
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 OPTIONS = ["--kv-tokens", str(CONTEXT), "--max-context", str(CONTEXT), "--max-slots", str(SLOTS), "--max-queue", str(QUEUE), "--threads", "1"]
+PATIENT = "--hang-timeout", "0"
+"""A worker that is stopped goes on when the test says so, and is not started again."""
 
 
 @pytest.fixture(scope="module")
 def logged(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster, Path]]:
     log = tmp_path_factory.mktemp("access") / "log"
-    with running_cluster(models / "dice-byte", "--frontends", "2", "--access-log", str(log), "--journal", f"{log}.journal", *OPTIONS) as cluster:
+    files = "--access-log", str(log), "--journal", f"{log}.journal"
+    with running_cluster(models / "dice-byte", "--frontends", "2", *files, *OPTIONS, *PATIENT) as cluster:
         yield cluster, log
 
 

@@ -68,7 +68,7 @@ def status(cluster: Cluster, *options: str) -> str:
 
 
 def test_requests_are_explained_and_cancelled(models: Path) -> None:
-    with running_cluster(models / "dice-byte", "--max-slots", "1") as cluster:
+    with running_cluster(models / "dice-byte", "--max-slots", "1", "--hang-timeout", "0") as cluster:
         worker = cluster.pids()["worker0"]
         assert status(cluster).count("REQUEST") == 0
         first = Client(cluster, "first", stream=True, max_tokens=10_000)
