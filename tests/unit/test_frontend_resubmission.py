@@ -334,7 +334,7 @@ async def test_a_frontend_with_peers_tells_them_before_it_searches(monkeypatch: 
     for number in (2, 3):
         bench.hear(scheduler=(number, READY))
     assert (suspect.route is None, bench.dispatcher.suspects) == (True, 1)
-    now += SETTLE_SECONDS
+    now += SETTLE_SECONDS + 1.0
     bench.hear()
     assert suspect.route is not None
 
