@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from transport.vitals import processor_seconds
+
 ROOT = Path(__file__).resolve().parent.parent
 START_SECONDS = 30.0
 QUICK_SECONDS = 0.25
@@ -151,10 +153,6 @@ class _Watch:
 
 
 def used_seconds(pid: int) -> float:
-    """Of a core, by a process, to 10 ms; where the system does not say so as Linux does, the clock's."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-    except OSError:
-        return time.monotonic()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    """Of a core, by a process; where the system does not say so as Linux does, the clock's."""
+    used = processor_seconds(pid)
+    return time.monotonic() if used is None else used

@@ -23,7 +23,7 @@ class Vitals:
     def __init__(self, pid: int, proc: Path = Path("/proc")) -> None:
         self.pid = pid
         self._tells = (proc / "self" / "stat").exists()
-        self._folder = proc / str(pid)
+        self._proc = proc
         self._used = math.inf
         self._looked = self._busy_until = 0.0
 
@@ -31,7 +31,7 @@ class Vitals:
         """OVER, IDLE or BUSY; the last also where the kernel does not say."""
         if not self._tells:
             return BUSY
-        states, used = self._states(), self._seconds()
+        states, used = self._states(), processor_seconds(self.pid, self._proc) or 0.0
         worked = used - self._used >= max(2 * TICK_SECONDS, SHARE * (now - self._looked))
         if now - self._looked >= APART_SECONDS:
             self._used, self._looked = used, now
@@ -45,15 +45,16 @@ class Vitals:
     def _states(self) -> set[str]:
         """Of its threads; none when there is no such process."""
         try:
-            threads = list((self._folder / "task").iterdir())
+            threads = list((self._proc / str(self.pid) / "task").iterdir())
         except OSError:
             return set()
         return {fields[0] for thread in threads if (fields := _stat(thread))}
 
-    def _seconds(self) -> float:
-        """Of a processor's time that it has used so far."""
-        fields = _stat(self._folder)
-        return (int(fields[11]) + int(fields[12])) * TICK_SECONDS if fields else 0.0
+
+def processor_seconds(pid: int, proc: Path = Path("/proc")) -> float | None:
+    """Of a processor's time, that a process has used so far, to TICK_SECONDS; None when there is no such process, or the kernel does not say."""
+    fields = _stat(proc / str(pid))
+    return (int(fields[11]) + int(fields[12])) * TICK_SECONDS if fields else None
 
 
 def _stat(folder: Path) -> list[str]:

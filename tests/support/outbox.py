@@ -2,7 +2,7 @@
 
 import msgspec
 
-from messages.request import Cancel
+from messages.request import Cancel, Generate
 
 
 class FakeOutbox:
@@ -25,3 +25,15 @@ class FakeOutbox:
     def cancelled(self) -> list[int]:
         """Keys, in order."""
         return [key for message in self.sent if isinstance(message, Cancel) for key in message.keys]
+
+
+class FakeTokenizer:
+    """An outbox to a tokenizer process; what was sent to it waits to be answered."""
+
+    def __init__(self) -> None:
+        self.asked: list[Generate] = []
+
+    def send(self, message: msgspec.Struct) -> bool:
+        if isinstance(message, Generate):
+            self.asked.append(message)
+        return True

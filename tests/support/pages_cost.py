@@ -20,11 +20,11 @@ import aiohttp
 from launcher.machine import commit, machine
 from tests.support.browser import Watched, browser
 from tests.support.cluster import Cluster, running_cluster
+from transport.vitals import processor_seconds
 
 WARM_UP_SECONDS = 15.0
 SETTLE_SECONDS = 2.0
 RESAMPLED = 10_000
-TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Streams:
@@ -61,14 +61,8 @@ def counted(cluster: Cluster) -> tuple[float, float, float]:
     """The scheduler's seconds and tokens, and the processor seconds of all processes of the cluster."""
     state = cluster.state()
     scheduler = next(process for process in state.processes if process.name == "scheduler")
-    return scheduler.counters["seconds"], scheduler.counters["generation_tokens"], sum(taken(process.pid) for process in state.processes)
-
-
-def taken(pid: int) -> float:
-    """Processor seconds of a process so far."""
-    with open(f"/proc/{pid}/stat") as file:
-        fields = file.read().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS
+    used = sum(processor_seconds(process.pid) or 0.0 for process in state.processes)
+    return scheduler.counters["seconds"], scheduler.counters["generation_tokens"], used
 
 
 def measure(cluster: Cluster, seconds: float) -> tuple[float, float]:

@@ -28,24 +28,12 @@ from messages.journal import TITLE, Record
 from messages.request import Generate
 from messages.text import Ended, Started, TextDelta, TokenLogprob
 from tests.support.journal_records import accepted, concluded, name_of
-
-
-class Tokenizer:
-    """An outbox; what was sent to it waits to be answered."""
-
-    def __init__(self) -> None:
-        self.asked: list[Generate] = []
-
-    def send(self, message: msgspec.Struct) -> bool:
-        if isinstance(message, Generate):
-            self.asked.append(message)
-        return True
-
+from tests.support.outbox import FakeTokenizer
 
 FACTS: dict[str, int | float | str] = {"tool_parser": "hermes", "reasoning_parser": "think", "thinking_switch": "enable_thinking"}
 
 
-def make_core(tokenizer: Tokenizer, model: str = "m", facts: dict[str, int | float | str] | None = None) -> Core:
+def make_core(tokenizer: FakeTokenizer, model: str = "m", facts: dict[str, int | float | str] | None = None) -> Core:
     args = FrontendArgs(name="frontend0", incarnation=1, run_dir="", host="", port=0, model_name=model, tokenizers=["tokenizer0"], created=0)
     view = ClusterView(args.tokenizers)
     scheduler = ProcessState(name="scheduler", incarnation=1, pid=2, phase=READY, facts={"context": 100})
@@ -76,7 +64,7 @@ def answer(core: Core, message: Generate, **more: Any) -> None:
 
 
 async def test_a_bounded_number_is_with_the_engine_and_the_others_follow_in_order() -> None:
-    tokenizer = Tokenizer()
+    tokenizer = FakeTokenizer()
     core = make_core(tokenizer)
     core.responses.places = asyncio.Semaphore(2)
     kept = [await begin(core, number) for number in range(5)]
@@ -98,7 +86,7 @@ async def test_a_bounded_number_is_with_the_engine_and_the_others_follow_in_orde
 
 
 async def test_one_that_is_cancelled_before_it_has_begun_ends_too() -> None:
-    core = make_core(Tokenizer())
+    core = make_core(FakeTokenizer())
     kept = await begin(core, 1)
     await background.cancel(core, kept)
     assert kept.body.status == "cancelled"
@@ -107,7 +95,7 @@ async def test_one_that_is_cancelled_before_it_has_begun_ends_too() -> None:
 
 async def test_a_journal_is_taken_up_as_far_as_it_can_be_read(tmp_path: Path) -> None:
     """Damaged records, one whose response is none, one of another model: the others are as they were, or are made again."""
-    path, letter, tokenizer = tmp_path / "journal", tmp_path / "letter", Tokenizer()
+    path, letter, tokenizer = tmp_path / "journal", tmp_path / "letter", FakeTokenizer()
     unreadable = msgspec.structs.replace(accepted(2), body=b"{}")
     records: list[Record] = [accepted(0), accepted(1), concluded(1), unreadable, accepted(3)]
     path.write_bytes(TITLE + b"".join(map(pack, records)) + b"damaged" + pack(accepted(4)) + pack(accepted(5))[:-1])
@@ -134,7 +122,7 @@ async def test_a_journal_keeps_how_an_answer_is_asked_and_read(tmp_path: Path, m
     """Tools, what of them is called, reasoning and log probabilities: those of one that is made again, and of one that has ended. Of a third one
     there are more log probabilities than the journal takes."""
     tools = [{"type": "function", "name": "add", "parameters": {"type": "object"}, "strict": True}]
-    first, second = Tokenizer(), Tokenizer()
+    first, second = FakeTokenizer(), FakeTokenizer()
     core = make_core(first, facts=FACTS)
     await open_journal(core, str(tmp_path / "journal"))
     choice: Any = {"type": "function", "name": "add"}
@@ -174,7 +162,7 @@ async def test_a_journal_keeps_how_an_answer_is_asked_and_read(tmp_path: Path, m
 
 async def test_events_that_are_gone_are_said_to_be() -> None:
     """At once when the first that is asked for is gone, and in the stream when a reader falls behind what is kept."""
-    core = make_core(Tokenizer())
+    core = make_core(FakeTokenizer())
     kept = await begin(core, 1)
     log = kept.log = EventLog(limit=4)
     for number in range(20):
@@ -198,7 +186,7 @@ def say(core: Core, message: Generate, text: str) -> None:
 
 async def test_one_that_holds_too_much_is_ended_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(volume, "MAX_BYTES", 5000)
-    tokenizer = Tokenizer()
+    tokenizer = FakeTokenizer()
     core = make_core(tokenizer)
     kept = [await begin(core, number) for number in range(2)]
     await settled()
@@ -217,7 +205,7 @@ async def test_one_that_holds_too_much_is_ended_and_says_why(monkeypatch: pytest
 
 async def test_when_all_hold_too_much_the_largest_of_who_has_most_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(volume, "MAX_TOTAL_BYTES", 30_000)
-    tokenizer = Tokenizer()
+    tokenizer = FakeTokenizer()
     core = make_core(tokenizer)
     kept = [await begin(core, number, key) for number, key in enumerate(("alice", "bob", "alice", "alice"))]
     await settled()
@@ -237,7 +225,7 @@ async def test_when_all_hold_too_much_the_largest_of_who_has_most_is_ended(monke
 
 
 async def test_a_mistake_of_ours_is_an_end(caplog: Any) -> None:
-    tokenizer = Tokenizer()
+    tokenizer = FakeTokenizer()
     core = make_core(tokenizer)
     kept = await begin(core, 1)
     await settled()
@@ -251,7 +239,7 @@ async def test_a_mistake_of_ours_is_an_end(caplog: Any) -> None:
 
 async def test_what_was_accepted_is_finished_when_the_cluster_drains_and_waits_when_another_model_comes() -> None:
     """It says from the beginning of which model it is: it is not made by another one."""
-    tokenizer = Tokenizer()
+    tokenizer = FakeTokenizer()
     core = make_core(tokenizer)
     state = core.view.state
     assert state is not None

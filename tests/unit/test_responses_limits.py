@@ -32,9 +32,9 @@ from frontend.responses.restoring import open_journal
 from frontend.service import make_app
 from messages.cluster import READY, ClusterState, ProcessState
 from messages.journal import TITLE
-from messages.request import Generate
 from messages.text import Ended, Started, TextDelta
 from tests.support.journal_records import accepted
+from tests.support.outbox import FakeTokenizer
 from tests.support.waiting import until
 from transport.key_file import KeyLimits, new_key
 
@@ -46,18 +46,6 @@ KEPT_BY = {name: next(who for who in PEOPLE if zlib.crc32(who.encode()) % 2 == n
 LIMITS = KeyLimits(requests=2, tpm=100)
 
 
-class Tokenizer:
-    """An outbox; what was sent to it waits to be answered."""
-
-    def __init__(self) -> None:
-        self.asked: list[Generate] = []
-
-    def send(self, message: msgspec.Struct) -> bool:
-        if isinstance(message, Generate):
-            self.asked.append(message)
-        return True
-
-
 class Site:
     """`addresses`: where clients reach each frontend. `records`: of requests that have ended, by frontend."""
 
@@ -66,7 +54,7 @@ class Site:
         made = {who: new_key(who, limits=LIMITS) for who in KEPT_BY.values()}
         self._keys = {who: key for who, (key, _) in made.items()}
         self.access = Access(None, [line.text() for _, line in made.values()])
-        self.tokenizers = {name: Tokenizer() for name in NAMES}
+        self.tokenizers = {name: FakeTokenizer() for name in NAMES}
         self.records: dict[str, list[Record]] = {name: [] for name in NAMES}
         self.cores = {name: self._core(name) for name in NAMES}
         self.addresses: dict[str, tuple[str, int]] = {}
