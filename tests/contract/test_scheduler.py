@@ -48,8 +48,11 @@ class Neighbours:
         self._feed = Feed(self.context, run_dir, CLUSTER_FEED)
         self._worker: Inbox[ToWorker] = Inbox(self.context, run_dir, "worker0", ToWorker)
         self._tokenizers: dict[str, Inbox[FromScheduler]] = {name: Inbox(self.context, run_dir, name, FromScheduler) for name in self.args.tokenizers}
-        self.scheduler = Outbox(self.context, run_dir, "scheduler", linger_ms=200)
+        self.scheduler = self._outbox()
         self.process = self._start()
+
+    def _outbox(self) -> Outbox:
+        return Outbox(self.context, self.args.run_dir, "scheduler", linger_ms=200)
 
     def _start(self) -> "subprocess.Popen[str]":
         environment = os.environ | {ARGUMENTS_VARIABLE: msgspec.json.encode(self.args).decode(), "PYTHONPATH": str(ROOT)}
@@ -58,9 +61,11 @@ class Neighbours:
         )
 
     def kill(self) -> None:
-        """SIGKILL; the worker and the tokenizers live on, and so does what is on its way to them."""
+        """SIGKILL; the worker and the tokenizers live on, and so does what is on its way to them. What is sent from now on waits for the next."""
         self.process.kill()
-        self.process.communicate(timeout=5)
+        self.process.communicate(timeout=30)
+        self.scheduler.close()  # its connection may not know yet that nobody is there, and would take what is sent next with it
+        self.scheduler = self._outbox()
         self.until(lambda: not self._worker.wait(0.2))
 
     def restart(self) -> None:

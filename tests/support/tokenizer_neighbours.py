@@ -76,9 +76,11 @@ class Neighbours:
         return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
 
     def restart(self) -> None:
-        """SIGKILL, and another incarnation; wait for it with `start`."""
+        """SIGKILL, and another incarnation; wait for it with `start`. What is sent from now on waits for it."""
         self.process.kill()
         self.process.communicate(timeout=PATIENCE)
+        self._out.close()  # its connection may not know yet that nobody is there, and would take what is sent next with it
+        self._out = Outbox(self._zmq, self.run_dir, NAME)
         self._args = msgspec.structs.replace(self._args, incarnation=self._args.incarnation + 1)
         self.process = self._start()
 
