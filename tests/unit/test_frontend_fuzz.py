@@ -63,7 +63,7 @@ def check(found: tuple[int, str, str]) -> None:
     assert not INTERNAL.search(error["message"]), error
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=400, suppress_health_check=list(HealthCheck))
 @given(path=st.sampled_from(PATHS), value=BODIES, streamed=st.sampled_from([None, True, "x"]))
 def test_any_json(send: Send, path: str, value: Any, streamed: Any) -> None:
     body = value if not isinstance(value, dict) or streamed is None else value | {"stream": streamed}
@@ -74,7 +74,7 @@ def test_any_json(send: Send, path: str, value: Any, streamed: Any) -> None:
         check(send(path, json.dumps({own: needed.get(own, GOOD[own])} | body).encode()))
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=200, suppress_health_check=list(HealthCheck))
 @given(path=st.sampled_from(PATHS), body=st.binary(max_size=60))
 def test_any_bytes(send: Send, path: str, body: bytes) -> None:
     check(send(path, body))

@@ -133,7 +133,7 @@ def heard(pieces: list[bytes], dialect: str, ending: str) -> Iterator[Came]:
         yield listener.end(Ended(key=1, finish=ending, logprobs=[TokenLogprob(2, b"<eot>", -0.1, [], True)]))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.data(), st.sampled_from(sorted(CALLS)), st.sampled_from(["stop", "length", "failed", "cancelled"]), st.booleans())
 def test_reasoning_calls_and_logprobs_are_said_by_events(data_: st.DataObject, dialect: str, ending: str, behind: bool) -> None:
     whole = f"<think>\nZwölf 🦙.\n</think>\n\nSó, then.\n{CALLS[dialect]}\nDoné."
