@@ -72,9 +72,7 @@ class Played(http.server.BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    for module in (cancel, live):
-        monkeypatch.setattr(module, "PATIENCE_SECONDS", 60.0)  # however busy the machine is
+def server() -> Iterator[Any]:
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Played) as played:
         thread = threading.Thread(target=played.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
         thread.start()
@@ -109,8 +107,7 @@ def test_a_server_that_says_nothing_is_not_waited_for(monkeypatch: pytest.Monkey
     assert live_requests(at(url), state()) is None  # and one that is gone
 
 
-def test_a_connection_that_breaks_off_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "PATIENCE_SECONDS", 60.0)
+def test_a_connection_that_breaks_off_is_absent() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def answer_half() -> None:
