@@ -20,6 +20,13 @@ MAKER = ROOT / "tests" / "fixtures" / "make_fixtures.py"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
+# What somebody may have set for himself would change what is tested. Of proxies the model's download may need one, and nothing of this machine does.
+for name in [name for name in os.environ if name.startswith("OTEL_") or name == "PAGEWIRE_API_KEY"]:
+    del os.environ[name]
+os.environ |= {"COLUMNS": "80", "LINES": "24"}
+for name in ("no_proxy", "NO_PROXY"):
+    os.environ[name] = ",".join(filter(None, (os.environ.get(name), "127.0.0.1", "localhost")))
+
 # Each run tries the same examples, however busy the machine is. `--hypothesis-profile=fresh` has new ones, with `--hypothesis-seed=N` those of N.
 settings.register_profile("fresh", deadline=None, database=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("same", settings.get_profile("fresh"), derandomize=True)
