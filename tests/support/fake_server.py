@@ -11,11 +11,15 @@ MODEL = "fake"
 
 
 class FakeServer:
-    """`with FakeServer() as server`. `serial_seconds` makes requests queue for a lock held that long; `trouble` picks a way to fail."""
+    """`with FakeServer() as server`. `serial_seconds` makes requests queue for a lock held that long; `trouble` picks a way to fail.
 
-    def __init__(self, trouble: str | None = None, serial_seconds: float = 0.0) -> None:
+    `gather`: none is answered before there have been so many at once.
+    """
+
+    def __init__(self, trouble: str | None = None, serial_seconds: float = 0.0, gather: int = 0) -> None:
         self.trouble = trouble
         self.serial_seconds = serial_seconds
+        self.gather = gather
         self.bodies: list[dict[str, Any]] = []
         self.running = self.most_running = self.cancelled = 0
         self.url = ""
@@ -24,12 +28,12 @@ class FakeServer:
 
     def __enter__(self) -> "FakeServer":
         self._thread.start()
-        assert self._started.wait(10)
+        assert self._started.wait(30)
         return self
 
     def __exit__(self, *details: object) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(10)
+        self._thread.join(30)
         assert not self._thread.is_alive()
 
     async def _main(self) -> None:
@@ -62,6 +66,8 @@ class FakeServer:
         self.running += 1
         self.most_running = max(self.most_running, self.running)
         try:
+            while self.most_running < self.gather:
+                await asyncio.sleep(0.001)
             if self.trouble == "busy":
                 return web.json_response({"error": {"message": "too many", "code": "queue_full", "param": None}}, status=429)
             async with self._turn if self.serial_seconds else asyncio.Semaphore():

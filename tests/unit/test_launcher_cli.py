@@ -130,7 +130,7 @@ def test_commands_to_type_name_the_interpreter(monkeypatch: pytest.MonkeyPatch, 
 @pytest.mark.parametrize("arguments", [["doctor"], ["cluster", "status"]], ids=["doctor", "status"])
 def test_a_missing_dependency_is_one_sentence(arguments: list[str]) -> None:
     command = [sys.executable, "-S", "launch.py", *arguments]  # -S: without site-packages
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=20, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
     assert "the module msgspec is not installed" in done.stderr
     assert ".venv/bin/python launch.py" in done.stderr
