@@ -74,6 +74,9 @@ class Chaos:
     ways: Iterator[signal.Signals] = field(default_factory=lambda: itertools.cycle([signal.SIGKILL, signal.SIGSTOP, signal.SIGKILL, signal.SIGKILL]))
     seen: set[psutil.Process] = field(default_factory=set)
 
+    def __post_init__(self) -> None:
+        self.turns = itertools.chain.from_iterable(self.chance.sample(self.victims, len(self.victims)) for _ in itertools.count())
+
     async def ask(self, session: aiohttp.ClientSession, number: int) -> str:
         """The text of a stream that went to its end. Raises AssertionError, or what aiohttp does."""
         body = {
@@ -107,7 +110,9 @@ class Chaos:
         await asyncio.gather(*(client() for _ in range(STREAMS)))
 
     async def keep_asking(self, session: aiohttp.ClientSession, number: int, ends: float) -> None:
-        while time.monotonic() < ends:
+        """One answer at least."""
+        answered = False
+        while not answered or time.monotonic() < ends:
             begun = time.monotonic()
             try:
                 text = await self.ask(session, number)
@@ -121,15 +126,17 @@ class Chaos:
                 self.failures.append(f"stream {number}: {type(error).__name__} {error}")
                 return
             self.answers += 1
+            answered = True
             if text != self.expected[number]:
                 self.failures.append(f"stream {number} gave {text!r} instead of {self.expected[number]!r}")
 
     async def kill(self, over: float) -> None:
         """Each of the victims in turn, in an order that is drawn anew each time, with a few seconds between two deaths. One in four is stopped."""
-        for victim in itertools.chain.from_iterable(self.chance.sample(self.victims, len(self.victims)) for _ in itertools.count()):
+        while True:
             await asyncio.sleep(self.chance.uniform(*PAUSE))
             if time.monotonic() > over:
                 return
+            victim = next(self.turns)
             pids = self.cluster.pids()
             with contextlib.suppress(psutil.NoSuchProcess):
                 self.seen |= {psutil.Process(pid) for pid in pids.values() if pid}
