@@ -172,7 +172,7 @@ def replay(script: Path, root: Path, *arguments: str) -> "subprocess.CompletedPr
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_request_that_kills_the_worker_fails_alone_and_can_be_replayed(
     models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str
@@ -200,7 +200,7 @@ def test_a_request_that_kills_the_worker_fails_alone_and_can_be_replayed(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_request_that_stops_the_worker_fails_alone(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stops = tmp_path / "stops"
     break_at(monkeypatch, "stop", ",".join(map(str, POISON)), stops)
