@@ -1,5 +1,6 @@
 """A small process for tests of the supervisor: reports like a real one, and misbehaves as it is told."""
 
+import math
 import os
 import signal
 import sys
@@ -34,12 +35,20 @@ class FakeArgs(ProcessArgs, frozen=True, kw_only=True):
     model: str = ""
 
 
+def told_to_end(lifetime: Lifetime, seconds: float | None) -> bool:
+    """Within so many seconds; None: however late."""
+    ends = math.inf if seconds is None else time.monotonic() + seconds
+    while not lifetime.stopping.is_set() and (left := ends - time.monotonic()) > 0:
+        time.sleep(min(0.02, left))
+    return lifetime.stopping.is_set()
+
+
 def follow(args: FakeArgs, lifetime: Lifetime, reporter: Reporter) -> None:
     """A frontend's life until it is told to end. What has begun ends when the cluster says so."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     feed: Subscription[ClusterState] = Subscription(context, args.run_dir, CLUSTER_FEED, ClusterState)
     file, intake = Path(args.run_dir, "requests"), -1
-    while not lifetime.stopping.wait(0.02):
+    while not told_to_end(lifetime, 0.02):
         state = feed.latest()
         if state is None:
             continue
@@ -66,13 +75,13 @@ def main() -> int:
         return 3
     if args.incarnation in args.hang_starts:
         os.kill(os.getpid(), signal.SIGSTOP)
-    lifetime.stopping.wait(args.slow)
+    told_to_end(lifetime, args.slow)
     reporter.facts(context=64)
     reporter.numbers({}, {"starts": 1.0})
     reporter.phase(READY)
     if args.name.startswith(FRONTEND):
         follow(args, lifetime, reporter)
-    elif not lifetime.stopping.wait(args.dies_after):
+    elif not told_to_end(lifetime, args.dies_after):
         return 4
     if args.deaf:
         time.sleep(60)

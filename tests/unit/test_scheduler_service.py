@@ -23,7 +23,7 @@ from scheduler.recording import Reader
 from scheduler.service import MOST_REPAIRS, REPAIR_WINDOW_SECONDS, TICK_SECONDS, Service, Sessions
 from tests.support.scheduler_bench import arguments, attached
 from transport.columns import pack_i32
-from transport.lifetime import Lifetime
+from transport.lifetime import Lifetime, Stopping
 from transport.reports import SUPERVISOR
 from transport.sockets import Inbox, Outbox, Subscription
 from transport.vitals import BUSY, IDLE, OVER
@@ -33,7 +33,7 @@ class StubLifetime(Lifetime):
     """Without signal handlers."""
 
     def __init__(self) -> None:
-        self.stopping = threading.Event()
+        self.stopping = Stopping()
 
 
 @pytest.fixture(autouse=True)
