@@ -20,7 +20,8 @@ from transport.trace_file import TraceEnded, TraceFile
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(trace, "CLOSE_SECONDS", 60.0)
     made = tmp_path / "trace.json"
     trace_file.begin(str(made))
     return made
@@ -32,7 +33,7 @@ def events(path: Path) -> list[dict[str, Any]]:
 
 
 def eventually(path: Path, text: str) -> None:
-    limit = time.monotonic() + 10
+    limit = time.monotonic() + 30
     while text not in path.read_text():
         assert time.monotonic() < limit
         time.sleep(0.01)

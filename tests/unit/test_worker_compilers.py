@@ -1,6 +1,6 @@
 """The processes that compile ahead never hold a worker up and say nothing of what the worker says itself."""
 
-import time
+import signal
 from pathlib import Path
 
 import msgspec
@@ -36,8 +36,9 @@ def test_a_worker_that_is_started_again_knows_that_all_was_compiled_for_one_like
 
 def test_they_are_ended_with_the_worker(tmp_path: Path) -> None:
     compilers = Compilers(worker_args(tmp_path / "nothing", device="cuda:99"))
-    began = time.monotonic()
     compilers.wait(0.0)
+    if compilers._process.poll() is not None:
+        pytest.skip("they have ended by themselves: this machine is so busy that seconds have passed")
     compilers.close()
     compilers.close()
-    assert time.monotonic() - began < 5.0
+    assert compilers._process.returncode == -signal.SIGTERM
