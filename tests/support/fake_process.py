@@ -41,7 +41,7 @@ def replace(file: Path, text: str) -> None:
 
 
 def told_to_stop(lifetime: Lifetime, seconds: float) -> bool:
-    """Within so many seconds. A main thread that waits for the event itself may hold its lock just when the signal's handler wants it."""
+    """Within so many seconds."""
     limit = time.monotonic() + seconds
     while not (stopping := lifetime.stopping.is_set()) and time.monotonic() < limit:
         time.sleep(0.02)
