@@ -138,9 +138,8 @@ class Peers:
                 self.reports.put(report)
             inbox.wait(0.02)
             for message in inbox.drain():
-                script = self.script  # who hears of the message may set another
                 self.received.put(message)
-                for answer in script(message):
+                for answer in self.script(message):
                     outboxes[getattr(message, "frontend", FRONTEND)].send(answer)
             with contextlib.suppress(queue.Empty):
                 while True:
