@@ -18,11 +18,6 @@ from messages.journal import Deleted
 from tests.support.journal_records import accepted, concluded, name_of
 
 
-@pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "CLOSE_SECONDS", 60.0)  # a slow disk is waited for: the next one who opens the file needs its lock
-
-
 def names(path: Path) -> dict[str, bool]:
     """The responses in the file, and whether each has ended."""
     file = JournalFile(path)
@@ -43,7 +38,7 @@ class Disk:
         def fdatasync(descriptor: int) -> None:
             assert threading.current_thread() is not threading.main_thread()
             self.syncs += 1
-            assert self.open.wait(60)
+            assert self.open.wait(10)
             sync(descriptor)
 
         def pwrite(descriptor: int, data: Any, offset: int) -> int:
@@ -56,7 +51,7 @@ class Disk:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(10):
         while not condition():
             await asyncio.sleep(0.005)
 

@@ -122,7 +122,6 @@ async def test_a_journal_keeps_how_an_answer_is_asked_and_read(tmp_path: Path, m
     """Tools, what of them is called, reasoning and log probabilities: those of one that is made again, and of one that has ended. Of a third one
     there are more log probabilities than the journal takes."""
     tools = [{"type": "function", "name": "add", "parameters": {"type": "object"}, "strict": True}]
-    monkeypatch.setattr("frontend.responses.journal.CLOSE_SECONDS", 60.0)  # however slow the disk is: the file is opened again
     first, second = FakeTokenizer(), FakeTokenizer()
     core = make_core(first, facts=FACTS)
     await open_journal(core, str(tmp_path / "journal"))

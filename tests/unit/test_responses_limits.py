@@ -141,7 +141,6 @@ class Wire:
 @pytest.fixture
 async def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Site]:
     monkeypatch.setattr(keepers, "PATIENCE_SECONDS", 30.0)  # however busy the machine is
-    monkeypatch.setattr("frontend.responses.links.ANSWER_SECONDS", 30.0)
     site = Site(tmp_path)
     async with contextlib.AsyncExitStack() as stack:
         for name, core in site.cores.items():

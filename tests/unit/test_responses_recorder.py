@@ -251,12 +251,12 @@ async def test_readers_wake_when_there_is_something_for_them() -> None:
     await asyncio.sleep(0)
     gone.cancel()
     log.add(delta(0))
-    await asyncio.wait_for(asyncio.gather(*waiting[:2]), 30)
+    await asyncio.wait_for(asyncio.gather(*waiting[:2]), 5)
     assert not waiting[2].done()
     log.add(delta(1))
-    await asyncio.wait_for(waiting[2], 30)
+    await asyncio.wait_for(waiting[2], 5)
     log.end()
-    await asyncio.wait_for(waiting[3], 30)
+    await asyncio.wait_for(waiting[3], 5)
     await log.more(99)
     with pytest.raises(asyncio.CancelledError):
         await gone
