@@ -147,6 +147,7 @@ async def full_queue(client: Client, watch: Watch) -> None:
     await asyncio.gather(*waiting)
 
 
+@pytest.mark.timeout(240)
 async def test_c58_metrics_add_up(logged: tuple[Cluster, Path]) -> None:
     """Stopped, cut at a length, closed in the middle and in the queue, refused early and late, choices, echo, embeddings; preemptions; a worker
     that dies. Then each number is compared with what clients were told, with the scheduler's, and with the lines of the access log."""

@@ -61,6 +61,7 @@ async def filled(cluster: Cluster, requests: int, tokens: int) -> AsyncIterator[
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(240)
 async def test_who_is_refused_and_waits_as_he_was_told_is_let_in(crowded: Cluster) -> None:
     """Nobody else asks meanwhile (tests/unit/test_scheduler_overload.py has many more cases of it, on a clock of its own)."""
     before = await scrape(crowded)
