@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 120.0
 STOP_SECONDS = 60.0
 ANSWER_SECONDS = 30.0
-"""Longer than people's commands wait for a supervisor: a machine that stands still for a few seconds is no fault of it."""
+"""For the supervisor: people's commands give up sooner."""
 ONE_THREAD = ("--threads", "1")
 """A worker's threads wait for each other by turning: on cores that others use too, a tiny model takes many times longer with two."""
 

@@ -115,11 +115,11 @@ def test_any_frontend_cancels_the_requests_of_all_once(two: Cluster) -> None:
 def test_one_that_hangs_stops_no_request_of_the_others(two: Cluster) -> None:
     """Connections that the kernel gives to it wait until it goes on; none is refused."""
     expected, pid = complete(two), two.pids()["frontend1"]
-    with ThreadPoolExecutor(2 * ASKED) as pool:
+    with ThreadPoolExecutor(4 * ASKED) as pool:
         os.kill(pid, signal.SIGSTOP)
         try:
             wait_until(lambda: phase(two, "frontend1") == STALLED)
-            asked = [pool.submit(complete, two) for _ in range(2 * ASKED)]
+            asked = [pool.submit(complete, two) for _ in range(4 * ASKED)]
             answered = wait(asked, timeout=30, return_when=FIRST_COMPLETED).done
             assert {future.result() for future in answered} == {expected}
             assert phase(two, "frontend1") == STALLED

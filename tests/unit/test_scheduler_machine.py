@@ -381,8 +381,6 @@ def test_scheduler_machine(caplog: pytest.LogCaptureFixture) -> None:
             settings=settings(
                 max_examples=min(ROUND, EXAMPLES - first),
                 stateful_step_count=RULES,
-                deadline=None,
-                database=None,
                 phases=[Phase.generate],  # shrinking one of these takes minutes
                 suppress_health_check=list(HealthCheck),
             ),

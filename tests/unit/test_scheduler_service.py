@@ -171,7 +171,7 @@ def test_a_scheduler_that_did_not_run_blames_nobody(service: Service) -> None:
     take_in(service, admit(1, "tokenizer0"))
     service._beat -= 100
     service._turn()
-    assert service._engine.overdue(time.monotonic() + 59) is None
+    assert service._engine.overdue(time.monotonic() + 30) is None
 
 
 def test_it_runs_until_asked_to_stop_and_ends_what_is_left(run_dir: Path) -> None:
@@ -312,7 +312,7 @@ def test_the_steps_of_a_poison_request_are_kept_and_it_says_where(
 def test_views_are_made_for_who_listens(service: Service) -> None:
     listener: Subscription[LiveView] = Subscription(service._context, service._args.run_dir, LIVE_FEED, LiveView)
     heard: LiveView | None = None
-    limit = time.monotonic() + 20
+    limit = time.monotonic() + 60
     while heard is None and time.monotonic() < limit:
         service._turn()
         heard = listener.latest()
