@@ -22,8 +22,10 @@ PARTS = ("fuzzing,stateful", "coverage")
 """Phases of schemathesis, which share the time equally: in order, the last would have none of a short one."""
 
 
-def fuzz(seconds: int) -> int:
+def fuzz(seconds: int, seed: int | None = None) -> int:
     """How many of its parts found something. Raises SystemExit when the cluster logged a traceback.
+
+    With a `seed` the requests are the same each time, as far as the time goes.
 
     With one worker: in several threads of Python 3.11 its own syntax trees fail now and then.
     """
@@ -34,6 +36,7 @@ def fuzz(seconds: int) -> int:
         with served("dice-byte", "--max-context", str(CONTEXT), "--chat-template", template.name) as (cluster, folder):
             (folder / "schemathesis.toml").write_text(EXPECTED)
             options = ["--max-time", str(max(1, seconds // len(PARTS))), "--exclude-checks", EXCLUDED, "--request-timeout", "60", "--workers", "1"]
+            options += [] if seed is None else ["--seed", str(seed)]
             command = [str(schemathesis), "run", f"{cluster.url}/openapi.json", *options]
             runs = [[*command, "--phases", phases, "--max-examples", str(1 + seconds // 4)] for phases in PARTS]
             return sum(subprocess.run(run, cwd=folder, timeout=seconds + 300, check=False).returncode != 0 for run in runs)

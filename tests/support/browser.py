@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+START_MS = 90_000
 
 
 @contextlib.contextmanager
@@ -24,7 +25,7 @@ def browser() -> "Iterator[Browser]":
     path = next((found for name in NAMES if (found := shutil.which(name))), None)
     with api.sync_playwright() as driver:
         try:
-            opened = driver.chromium.launch(executable_path=path, args=["--no-sandbox"] if os.geteuid() == 0 else [])
+            opened = driver.chromium.launch(executable_path=path, args=["--no-sandbox"] if os.geteuid() == 0 else [], timeout=START_MS)
         except api.Error as error:
             if path is not None:
                 raise

@@ -9,4 +9,4 @@ from tests.clients.fuzz_api import fuzz
 @pytest.mark.timeout(900)
 def test_schemathesis_finds_nothing_in_half_a_minute() -> None:
     """Installed by pip in an environment of its own the first time."""
-    assert fuzz(30) == 0
+    assert fuzz(30, seed=1) == 0

@@ -1,6 +1,7 @@
 """Answers that must have a form, through the whole cluster: they have it, whatever else is asked for and whatever happens meanwhile."""
 
 import asyncio
+import contextlib
 import json
 import os
 import re
@@ -125,17 +126,18 @@ async def test_a_worker_that_dies_compiles_them_again(dice: Cluster) -> None:
     async with open_session(dice) as session:
         undisturbed = await asyncio.gather(*(complete(session, dice, PROMPT, **one) for one in options))
         asking = asyncio.gather(*(complete(session, dice, PROMPT, **one) for one in options))
-        await until(lambda: next(p.gauges.get("running", 0) for p in dice.state().processes if p.name == "scheduler") > 2)
-        os.kill(dice.pids()["worker0"], signal.SIGKILL)
+        async with contextlib.aclosing(events(session, dice, PROMPT, **options[0])) as same:
+            await anext(same)  # a gauge may be read only when all have ended
+            os.kill(dice.pids()["worker0"], signal.SIGKILL)
         assert [texts(answer) for answer in await asking] == [texts(answer) for answer in undisturbed]
-    await until(lambda: dice.state().ready and set(busy(dice).values()) == {0.0})
+    await until(lambda: dice.state().ready and set(busy(dice).values()) == {0.0}, 60)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("schema", [PATHOLOGICAL, ENORMOUS], ids=["pathological", "enormous"])
 async def test_a_form_that_takes_long_is_refused_in_time_and_delays_no_stream(dice: Cluster, schema: dict[str, Any]) -> None:
-    """The longest pause of a stream is under 200 ms, or no longer than that of a stream just before with nothing beside it (the machine has others
-    too), in one of a few tries."""
+    """The longest pause of a stream is under 200 ms, or not much longer than that of a stream just after with nothing beside it (the machine has
+    others too), in one of a few tries. The form takes seconds."""
     pauses = []
     for attempt in range(4):
         began = time.monotonic()
@@ -148,10 +150,10 @@ async def test_a_form_that_takes_long_is_refused_in_time_and_delays_no_stream(di
             assert took > grammar_child.PATIENCE_SECONDS
         else:
             assert (status, body["error"]["code"]) == (400, "invalid_grammar")
-        assert took < grammar_child.PATIENCE_SECONDS + 10
+        assert took < grammar_child.PATIENCE_SECONDS + 30
         alone = await longest_pause(dice, asyncio.create_task(asyncio.sleep(took)))
         pauses.append((beside, alone))
-        if beside < max(0.2, alone):
+        if beside < max(0.2, 2 * alone):
             return
     raise AssertionError(f"pauses of {pauses}")
 
