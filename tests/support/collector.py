@@ -44,7 +44,7 @@ class Collector:
 
     def wait(self, count: int, name: str = "") -> list[Span]:
         """So many spans whose name begins so, or more."""
-        limit = time.monotonic() + 20
+        limit = time.monotonic() + 30
         while len(found := [span for span in self.spans if span.name.startswith(name)]) < count:
             assert time.monotonic() < limit, [span.name for span in self.spans]
             time.sleep(0.02)
