@@ -45,7 +45,7 @@ async def test_408(server: TestServer, path: str, head: str, trickling: bool) ->
     async with TestClient(server) as client, client.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": "A"}]}) as other:
         assert other.status == 200
     answer = (await reader.readuntil(b"}}")).decode()
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
     if sending is not None:
         sending.cancel()
     writer.close()
