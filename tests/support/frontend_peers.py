@@ -24,6 +24,7 @@ from messages.cluster import LOADING, READY, ClusterState, ProcessReport, Proces
 from messages.explain import Explain
 from messages.request import Cancel, Detokenize, FromFrontend, Generate, Tokenize
 from messages.text import Detokenized, Ended, FromTokenizer, Started, TextDelta, Tokenized
+from tests.support.waiting import wait_until
 from transport.reports import CLUSTER_FEED, SUPERVISOR
 from transport.security import Security
 from transport.sockets import Feed, Inbox, Outbox
@@ -127,7 +128,7 @@ class Peers:
 
     def forget(self, frontend: "Frontend", headers: dict[str, str] | None = None) -> None:
         """All that was received. A question that the script answers comes behind what the frontend has sent before."""
-        assert frontend.post("/detokenize", {"tokens": [1]}, headers)[0] == 200
+        wait_until(lambda: frontend.post("/detokenize", {"tokens": [1]}, headers)[0] == 200, "the frontend takes no requests")
         while not self.received.empty():
             self.received.get_nowait()
 
