@@ -24,6 +24,8 @@ MODEL = "null"
 MEGABYTE = 1_000_000
 MARGIN_SECONDS = 60.0
 WARM_TOKENS = 8
+LOOKS = 16
+"""Each on a connection of its own, which any frontend on the port may get."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,7 +52,7 @@ def settle(stand: Stand, port: int) -> None:
     """Wait until the frontends have heard that the cluster is ready."""
     from launcher.start import serves
 
-    while not serves(f"http://{HOST}:{port}"):
+    while not all(serves(f"http://{HOST}:{port}") for _ in range(LOOKS)):
         stand.watch(PUBLISH_SECONDS)
     stand.watch(PUBLISH_SECONDS)
 
@@ -128,7 +130,7 @@ def _figures(rate: float, megabytes: float, load: "Load", used: list[Cpu]) -> di
         "texts_per_token": round(sum(outcome.texts for outcome in load.outcomes) / tokens, 4),
         "errors": dict(Counter(outcome.error for outcome in load.outcomes if outcome.error is not None)),
         "added_ms": percentiles(load.delays), "longest_added_ms": round(max(load.delays) * 1e3, 1),
-        "longest_gap_ms": round(max(gap for outcome in load.outcomes for gap in outcome.gaps) * 1e3, 1),
+        "longest_gap_ms": round(max((gap for outcome in load.outcomes for gap in outcome.gaps), default=0.0) * 1e3, 1),
         "ttft_ms": round(percentile([outcome.first - outcome.sent for outcome in load.outcomes if outcome.first is not None], 50) * 1e3, 1),
         "cpu_us": {"user": round(front.user / tokens * 1e6, 2), "system": round(front.system / tokens * 1e6, 2)},
         "capacity_tok_s": round(tokens / (front.user + front.system)),

@@ -159,20 +159,33 @@ def threads_from(asked: int) -> int:
 
 
 def free_port(host: str, port: int) -> int:
-    """`port` if nobody listens there, any free one for 0. Raises LauncherError naming the cluster that has it."""
+    """`port` if nobody listens there, any free one for 0, which is kept. Raises LauncherError naming the cluster that has it."""
     try:
         where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         with socket.socket(where[0], where[1]) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(where[4])
             probe.listen(1)
-            return int(probe.getsockname()[1])
+            found = probe.getsockname()
+        if port == 0:
+            _keep(where[0], found)
+        return int(found[1])
     except socket.gaierror as error:
         raise LauncherError(f"--host {host}: {error.strerror}", 2) from error
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise LauncherError(_port_taken(host, port)) from error
         raise LauncherError(f"cannot listen on {host} port {port}: {error.strerror}") from error
+
+
+def _keep(family: int, place: Any) -> None:
+    """Until this process ends the system gives this port to nobody who asks for any free one. Who names it, as a frontend does, may listen there."""
+    if sys.platform == "linux":
+        keeper = socket.socket(family)
+        keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with contextlib.suppress(OSError):
+            keeper.bind(place)
+        keeper.detach()
 
 
 def _port_taken(host: str, port: int) -> str:

@@ -78,11 +78,11 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         self._clock = threading.local()
 
     def start_clock(self, seconds: float) -> None:
-        """From now on this thread may render for `seconds`; then TemplateTimeout is raised in it."""
-        self._clock.deadline = time.monotonic() + seconds
+        """From now on this thread may render for `seconds` of a processor's time; then TemplateTimeout is raised in it."""
+        self._clock.soonest, self._clock.ends = time.monotonic() + seconds, time.thread_time() + seconds
 
     def check_clock(self) -> None:
-        if time.monotonic() > getattr(self._clock, "deadline", float("inf")):
+        if time.monotonic() > getattr(self._clock, "soonest", float("inf")) and time.thread_time() > self._clock.ends:
             raise TemplateTimeout
 
     def compile(self, source: Any, name: str | None = None, filename: str | None = None, raw: bool = False, defer_init: bool = False) -> Any:

@@ -32,11 +32,24 @@ class ProcessArgs(msgspec.Struct, frozen=True, kw_only=True):
     trace: str | None = None
 
 
+class Stopping:
+    """Whether this process was asked to end. Unlike an Event it takes no lock: a signal may come while another one, or a wait, is within it."""
+
+    def __init__(self) -> None:
+        self._asked = False
+
+    def set(self) -> None:
+        self._asked = True
+
+    def is_set(self) -> bool:
+        return self._asked
+
+
 class Lifetime:
     """Signals and parent of this process. SIGTERM asks to stop (`stopping`); SIGINT is the supervisor's business and is ignored."""
 
     def __init__(self, args: ProcessArgs) -> None:
-        self.stopping = threading.Event()
+        self.stopping = Stopping()
         setproctitle.setproctitle(f"pagewire {args.name}")
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, self._on_terminate)

@@ -11,7 +11,7 @@ import pytest
 
 from messages.request import Cancel, Generate
 from messages.text import Ended, Problem
-from tests.support.frontend_peers import MODEL, Frontend, Peers, events, say, silent
+from tests.support.frontend_peers import MODEL, TIMEOUT, Frontend, Peers, events, say, silent
 from tests.support.utterances import CALLS, THOUGHT, utter
 
 Pair = tuple[Frontend, Peers]
@@ -32,7 +32,7 @@ class City(pydantic.BaseModel):
 
 @pytest.fixture(scope="module")
 def client(reading: Pair) -> Iterator[anthropic.Anthropic]:
-    with anthropic.Anthropic(base_url=reading[0].url, api_key="none", max_retries=0, timeout=10) as made:
+    with anthropic.Anthropic(base_url=reading[0].url, api_key="none", max_retries=0, timeout=TIMEOUT) as made:
         yield made
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from messages.request import Generate, TextPrompt
 from messages.text import Ended, FromTokenizer, Started, TextDelta, TokenLogprob
-from tests.support.frontend_peers import MODEL, Message, running, say
+from tests.support.frontend_peers import MODEL, TIMEOUT, Message, running, say
 
 VECTORS = {"A": [0.6, 0.8], "B": [1.0, 0.0]}
 TOP = [(1, b"a", -0.5), (2, b"b", -1.5)]
@@ -38,7 +38,7 @@ def script(message: Message) -> Iterable[FromTokenizer]:
 def client() -> Iterator[openai.OpenAI]:
     with tempfile.TemporaryDirectory(prefix="pw-") as folder, running(Path(folder)) as (frontend, peers):
         peers.script = script
-        with openai.OpenAI(base_url=f"{frontend.url}/v1", api_key="none", max_retries=0, timeout=10) as made:
+        with openai.OpenAI(base_url=f"{frontend.url}/v1", api_key="none", max_retries=0, timeout=TIMEOUT) as made:
             yield made
 
 

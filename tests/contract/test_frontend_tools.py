@@ -10,7 +10,7 @@ import pytest
 
 from messages.request import Cancel, Generate
 from messages.text import Ended, FromTokenizer, Started, TextDelta
-from tests.support.frontend_peers import MODEL, Frontend, Message, Peers, silent
+from tests.support.frontend_peers import MODEL, TIMEOUT, Frontend, Message, Peers, silent
 from tests.support.utterances import CALLS, THOUGHT, utter
 
 Pair = tuple[Frontend, Peers]
@@ -26,7 +26,7 @@ ASK: dict[str, Any] = {"messages": MESSAGES, "tools": TOOLS}
 
 @pytest.fixture
 def client(reading: Pair) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{reading[0].url}/v1", api_key="none", max_retries=0, timeout=10) as made:
+    with openai.OpenAI(base_url=f"{reading[0].url}/v1", api_key="none", max_retries=0, timeout=TIMEOUT) as made:
         yield made
 
 

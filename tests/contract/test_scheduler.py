@@ -19,7 +19,7 @@ from messages.cluster import LOADING, READY, STALLED, STOPPING, ClusterState, Hu
 from messages.plan import ToWorker
 from messages.sampling import SamplingParams
 from messages.tokens import FINISH_ERROR, FromScheduler, Refused, Tokens
-from scheduler.deadlines import FLOOR, STOPPED
+from scheduler.deadlines import FADING, FLOOR, STOPPED, TIMES
 from tests.support.null_answers import reference
 from tests.support.null_worker import NullWorker
 from tests.support.scheduler_bench import Client, arguments, attached, prompt_of
@@ -67,6 +67,7 @@ class Neighbours:
         self.scheduler.close()  # its connection may not know yet that nobody is there, and would take what is sent next with it
         self.scheduler = self._outbox()
         self.until(lambda: not self._worker.wait(0.2))
+        self._turn()  # it may have told the tokenizers of a step and died before it planned the next
 
     def restart(self) -> None:
         self.args = msgspec.structs.replace(self.args, incarnation=self.args.incarnation + 1)
@@ -117,6 +118,16 @@ class Neighbours:
 
     def publish(self, **incarnations: int) -> None:
         self.tell([ProcessState(name=name, incarnation=number, pid=1, phase=READY) for name, number in incarnations.items()])
+
+    def introduce(self, **incarnations: int) -> None:
+        """Published until the scheduler has looked twice since: what it knows last is all it goes by."""
+        before = len(self.reports)
+
+        def looked() -> bool:
+            self.publish(**incarnations)
+            return len({report.counters.get("seconds") for report in self.reports[before:]}) > 2
+
+        self.until(looked)
 
     def tell(self, processes: list[ProcessState]) -> None:
         self._feed.publish(ClusterState(ready=True, phase=READY, reason="", model="m", started=0.0, processes=processes))
@@ -197,7 +208,7 @@ def test_phases_facts_service_and_exit(start: Callable[..., Neighbours]) -> None
     assert counters["accepted"] == counters["finished_stop"] + counters["finished_length"] + counters["cancelled"] + counters["errors"]
     assert counters["refused"] == 1
     n.terminate()
-    assert n.reports[-1].phase == STOPPING
+    n.until(n.phase(STOPPING))
 
 
 MALFORMED = {
@@ -269,19 +280,23 @@ def test_a_restarted_worker_is_attached_again_and_nothing_is_seen(start: Callabl
 
 
 def test_a_silent_worker_makes_the_scheduler_stalled_and_a_result_ready(start: Callable[..., Neighbours]) -> None:
-    n = start(step_deadline=0.5)
+    n = start(step_deadline=1.0)
     n.until(n.phase(READY))
     n.worker_works = False
     n.admit([1], prompt_of(5))
     n.until(n.phase(STALLED))
     n.until(lambda: bool(n.hung))
     assert (n.hung[0].name, n.hung[0].incarnation) == ("worker0", 0)
-    n.worker.restart()
     n.worker_works = True
-    n.until(n.phase(READY))
-    n.until(lambda: 1 in n.clients["tokenizer0"].finish)
+
+    def served() -> bool:
+        if n.hung[-1].incarnation == n.worker.geometry.incarnation:  # again, if this machine is so busy that this process has been silent, too
+            n.worker.restart()
+        return 1 in n.clients["tokenizer0"].finish and n.phase(READY)()
+
+    n.until(served)
     assert_served(n.clients["tokenizer0"], 1, prompt_of(5))
-    assert len(n.hung) == 1
+    assert [hung.incarnation for hung in n.hung] == list(range(len(n.hung))), "said once of each"
 
 
 @pytest.fixture
@@ -299,10 +314,20 @@ def test_a_worker_that_is_slow_is_not_taken_for_hung_and_a_stopped_one_is(
     """Both have no heartbeats, as on a machine where nobody gets the processor for seconds."""
     n = start(step_deadline=60.0)
     n.until(n.phase(READY))
-    n.admit([1], prompt_of(5), 1)
-    n.until(lambda: 1 in n.clients["tokenizer0"].finish)
+
+    def serve(key: int) -> float:
+        began = time.monotonic()
+        n.admit([key], prompt_of(5, key), 1)
+        n.until(lambda: key in n.clients["tokenizer0"].finish)
+        return time.monotonic() - began
+
+    slowest, key = serve(1), 1
+    while slowest >= STOPPED / TIMES:  # a step may take TIMES as long as one that was slow before
+        key += 1
+        slowest = max(serve(key), FADING * slowest)
     n.worker_works = False
-    n.admit([2], prompt_of(5, 2), 1)  # a step like the one before
+    began = time.monotonic()
+    n.admit([0], prompt_of(5), 1)  # a step like those before
     silent = [ProcessState(name="worker0", incarnation=0, pid=spinning.pid, phase=STALLED)]
 
     def told(name: str, least: float) -> Callable[[], bool]:
@@ -319,14 +344,15 @@ def test_a_worker_that_is_slow_is_not_taken_for_hung_and_a_stopped_one_is(
         assert n.hung[0].reason.startswith(f"no result for {FLOOR:.0f} s of a step")
         return
     spinning.send_signal(signal.SIGSTOP)
+    limits = [STOPPED] if time.monotonic() - began < FLOOR - 2.0 else [STOPPED, FLOOR]  # the latter if it was stopped very late
     n.until(told("awaited_seconds", math.inf))
-    assert n.hung[0].reason.startswith(f"no result for {STOPPED:.0f} s of a step")
+    assert n.hung[0].reason.startswith(tuple(f"no result for {limit:.0f} s of a step" for limit in limits))
 
 
 def test_a_restarted_tokenizer_loses_its_sequences(start: Callable[..., Neighbours]) -> None:
     n = start()
     n.until(n.phase(READY))
-    n.publish(tokenizer0=1, tokenizer1=1, frontend0=1)
+    n.introduce(tokenizer0=1, tokenizer1=1, frontend0=1)
     n.worker_works = False
     n.admit([1], prompt_of(5), 20)
     n.admit([2], prompt_of(5), 20, "tokenizer1")
@@ -354,7 +380,7 @@ def test_abort_over_the_wire_frees_everything(start: Callable[..., Neighbours]) 
 
 
 def test_sigterm_lets_running_sequences_finish(start: Callable[..., Neighbours]) -> None:
-    n = start()
+    n = start(drain_seconds=60.0)
     n.until(n.phase(READY))
     n.worker_works = False
     n.admit([1], prompt_of(5))
@@ -367,6 +393,7 @@ def test_sigterm_lets_running_sequences_finish(start: Callable[..., Neighbours])
     n.worker.restart()
     n.worker_works = True
     n.terminate()
+    n.until(lambda: 1 in n.clients["tokenizer0"].finish)
     assert_served(n.clients["tokenizer0"], 1, prompt_of(5))
 
 
@@ -378,11 +405,12 @@ def test_sigterm_with_a_dead_worker_answers_503_and_exits(start: Callable[..., N
     n.until(n.gauge("running", 1))
     n.terminate()
     client = n.clients["tokenizer0"]
+    n.until(lambda: 1 in client.finish)
     assert (client.finish, client.problems[1].status) == ({1: FINISH_ERROR}, 503)
 
 
 def test_without_arguments_it_says_how_to_start() -> None:
     environment = {name: value for name, value in os.environ.items() if name != ARGUMENTS_VARIABLE} | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-P", "-m", "scheduler"], env=environment, capture_output=True, text=True, timeout=20)
+    done = subprocess.run([sys.executable, "-P", "-m", "scheduler"], env=environment, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
     assert "launch.py" in done.stderr

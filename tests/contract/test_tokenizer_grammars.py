@@ -1,9 +1,9 @@
 """The tokenizer process alone: forms of answers are tried in processes of their own, and hold up nobody."""
 
+import contextlib
 import json
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +16,16 @@ from messages.admit import Admit
 from messages.constraint import Constraint
 from messages.request import Cancel
 from messages.text import Ended, Problem, Started
-from tests.support.tokenizer_neighbours import Neighbours, admitted, generate, ids_of, problem_of
+from tests.support.tokenizer_neighbours import PATIENCE, Neighbours, admitted, generate, ids_of, problem_of
 from tests.support.vocabularies import TOKENS
 from tokenizer_proc import grammar_child
-from tokenizer_proc.grammar_child import Answer, BusyError, ChildError, GrammarChild, OverrunError, PostponedError
+from tokenizer_proc.grammar_child import BusyError, ChildError, GrammarChild, OverrunError, PostponedError
 
 GOOD = Constraint("json_schema", json.dumps({"type": "object", "properties": {"a": {"type": "integer"}}}), "response_format")
 SLOW = Constraint("json_schema", json.dumps({"type": "object", "properties": {f"property {i}": {"type": "string"} for i in range(3000)}}))
 """Takes long to compile, and its masks are too large."""
+WRONG_OR_LATE = {"invalid_grammar", "overloaded"}
+"""What is said of it, the latter when its process was given too little time."""
 
 
 def _having(name: str) -> dict[str, Any]:
@@ -35,15 +37,28 @@ def trials(neighbours: Neighbours) -> list[psutil.Process]:
     return psutil.Process(neighbours.process.pid).children(recursive=True)
 
 
+@contextlib.contextmanager
+def stopped(neighbours: Neighbours) -> Iterator[None]:
+    """The processes that there are do nothing meanwhile; not for as long as `grammar_child.PATIENCE_SECONDS`."""
+    held = trials(neighbours)
+    assert held
+    for process in held:
+        process.suspend()
+    try:
+        yield
+    finally:
+        for process in held:
+            process.resume()
+
+
 def test_a_form_goes_on_as_a_program_that_was_tried(byte: Neighbours) -> None:
     assert trials(byte) == []
     admit = admitted(byte, generate(3, keys=[3, 4], constraint=GOOD))
     assert admit.program == program_of(GOOD)
     assert len(trials(byte)) == 1
     assert admitted(byte, generate(5)).program == ""
-    began = time.monotonic()
-    assert admitted(byte, generate(6, constraint=GOOD)).program == admit.program
-    assert time.monotonic() - began < 2
+    with stopped(byte):  # it is not tried again
+        assert admitted(byte, generate(6, constraint=GOOD)).program == admit.program
     assert (byte.run_dir / "vocabulary").exists()
 
 
@@ -74,16 +89,14 @@ def _ended(byte: Neighbours) -> Problem:
 
 
 def test_a_form_that_takes_long_holds_up_nobody(byte: Neighbours) -> None:
-    byte.send(generate(20, constraint=SLOW))
-    slowest = 0.0
-    for _ in range(20):
-        began = time.monotonic()
-        ids_of(byte, "a short text")
-        slowest = max(slowest, time.monotonic() - began)
-    admitted(byte, generate(21, constraint=Constraint("regex", "[0-9]+")))  # another process tries it meanwhile
-    assert slowest < 2.0  # its trial, which is not over yet, takes up to five seconds
-    assert len(trials(byte)) == 2
-    assert _ended(byte).code == "invalid_grammar"
+    admitted(byte, generate(19, constraint=Constraint("regex", "[a-c]+")))
+    with stopped(byte):  # the process that tried it gets the next one, and does not come to an end
+        byte.send(generate(20, constraint=SLOW))
+        for _ in range(20):
+            ids_of(byte, "a short text")
+        admitted(byte, generate(21, constraint=Constraint("regex", "[0-9]+")))  # another process tries it meanwhile
+        assert len(trials(byte)) == 2
+    assert _ended(byte).code in WRONG_OR_LATE
 
 
 def test_who_leaves_while_a_form_is_tried_is_not_admitted(byte: Neighbours) -> None:
@@ -93,7 +106,11 @@ def test_who_leaves_while_a_form_is_tried_is_not_admitted(byte: Neighbours) -> N
     admit = byte.scheduled()
     assert isinstance(admit, Admit)
     assert admit.keys == [31]
-    assert isinstance(byte.hear(), Started)
+    heard = byte.hear()
+    if isinstance(heard, Ended):  # its trial was over before it left
+        assert heard.key == 30
+        heard = byte.hear()
+    assert isinstance(heard, Started)
 
 
 def test_hundreds_of_new_forms_at_once_are_all_tried(byte: Neighbours) -> None:
@@ -122,7 +139,8 @@ def test_an_error_says_where_in_the_request_it_is(byte: Neighbours) -> None:
 def test_a_trial_that_somebody_ended_is_begun_anew(byte: Neighbours) -> None:
     admitted(byte, generate(40, constraint=Constraint("regex", "c+")))
     for process in trials(byte):
-        process.kill()
+        with contextlib.suppress(psutil.NoSuchProcess):  # one that tried a form of before may have come to an end
+            process.kill()
     for number in range(41, 44):
         admitted(byte, generate(number, constraint=Constraint("regex", f"d{number}+")))
 
@@ -130,7 +148,7 @@ def test_a_trial_that_somebody_ended_is_begun_anew(byte: Neighbours) -> None:
 def test_its_trials_end_with_it(byte: Neighbours) -> None:
     left = trials(byte)
     assert byte.terminate() == 0
-    assert psutil.wait_procs(left, timeout=10)[1] == []
+    assert psutil.wait_procs(left, timeout=PATIENCE)[1] == []
 
 
 @pytest.fixture
@@ -160,16 +178,14 @@ def test_a_program_has_so_much_time(child: GrammarChild, monkeypatch: pytest.Mon
 def test_a_program_that_ends_the_process_each_time(child: GrammarChild, monkeypatch: pytest.MonkeyPatch) -> None:
     """As one does that takes too much memory."""
     child.ask(program_of(GOOD))
-    line = child._line
+    running = child._running
 
-    def die(process: "subprocess.Popen[bytes]", over: Callable[[], bool]) -> Answer | None:
-        if process.pid in ready:
-            process.kill()
-        ready.add(process.pid)
-        return line(process, over)
+    def dying() -> "subprocess.Popen[bytes]":
+        process = running()
+        process.kill()
+        return process
 
-    ready = {trial.pid for trial in psutil.Process().children()}
-    monkeypatch.setattr(child, "_line", die)
+    monkeypatch.setattr(child, "_running", dying)
     with pytest.raises(OverrunError, match="memory") as overrun:
         child.ask(program_of(GOOD))
     assert overrun.value.passing

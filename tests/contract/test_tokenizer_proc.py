@@ -226,9 +226,11 @@ def test_without_a_template(run_dir: Path, models: Path, tmp_path: Path) -> None
 
 def test_cancel_in_every_state(own: Neighbours) -> None:
     own.know(4_000_000)
-    for key, words in ((6, 200_000), (3, 20_000), (7, 20_000)):  # long texts are encoded one after the other, and the first takes a while
+    own.process.send_signal(signal.SIGSTOP)  # until all are on their way: long texts are encoded one after the other, and the first takes a while
+    for key, words in ((6, 200_000), (3, 20_000), (7, 20_000)):
         own.send(generate(key, TextPrompt("Hello " * words)))
     own.send(Cancel([3, 999]))
+    own.process.send_signal(signal.SIGCONT)
     assert [message.keys for message in (own.scheduled(), own.scheduled()) if isinstance(message, Admit)] == [[6], [7]]
     assert [message.key for message in (own.hear(), own.hear()) if isinstance(message, Started)] == [6, 7]
     own.send(Cancel([6, 7]))
@@ -351,20 +353,24 @@ def test_a_lost_token_ends_the_sequence(byte: Neighbours) -> None:
 def test_a_huge_text_does_not_stop_the_streams(own: Neighbours) -> None:
     own.know(4_000_000)
     admitted(own, generate(3))
-    own.send(generate(4, TextPrompt("Hello world " * 200_000)))
-    begun, worst, index = time.monotonic(), 0.0, 0
-    while own.nothing_scheduled(0.02):
-        begin = time.monotonic()
-        own.send(tokens((3, 64, RUNNING, index)))
-        heard = own.hear()
-        if isinstance(heard, Started):  # the long prompt is through, and the loop ends
+    index = 0
+    for key in (4, 5, 6):  # once more if the machine had no time for one of the two
+        own.send(generate(key, TextPrompt("Hello world " * 200_000)))
+        begun, worst, first = time.monotonic(), 0.0, index
+        while own.nothing_scheduled(0.02):
+            begin = time.monotonic()
+            own.send(tokens((3, 64, RUNNING, index)))
             heard = own.hear()
-        assert heard == TextDelta(3, "a", [64])
-        worst, index = max(worst, time.monotonic() - begin), index + 1
-    assert index > 3
-    assert worst < (time.monotonic() - begun) / 2
-    assert isinstance(admit := own.scheduled(), Admit)
-    assert len(admit.prompt) > 4 * 400_000
+            while isinstance(heard, Started):  # the long prompt is through, and the loop ends
+                heard = own.hear()
+            assert heard == TextDelta(3, "a", [64])
+            worst, index = max(worst, time.monotonic() - begin), index + 1
+        taken = time.monotonic() - begun
+        assert isinstance(admit := own.scheduled(), Admit)
+        assert len(admit.prompt) > 4 * 400_000
+        if index - first > 3 and worst < taken / 2:
+            return
+    pytest.fail(f"{index - first} tokens in {taken:.2f} s, one of them in {worst:.2f} s")
 
 
 def test_many_short_requests_at_once(byte: Neighbours) -> None:

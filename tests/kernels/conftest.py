@@ -2,6 +2,7 @@
 
 import os
 
+import pytest
 import torch
 
 if not torch.cuda.is_available():
@@ -9,3 +10,9 @@ if not torch.cuda.is_available():
     from tests.support.interpreter import convert_fp8_as_a_gpu_does
 
     convert_fp8_as_a_gpu_does()
+
+
+@pytest.fixture(autouse=True)
+def same_numbers() -> None:
+    """A test draws what it draws alone, whatever was drawn before it."""
+    torch.manual_seed(0)

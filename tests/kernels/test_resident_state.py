@@ -116,7 +116,7 @@ class World:
         """Launch all, then read all: the token of each sampled slot."""
         for plan in plans:
             self.engine.submit(plan)
-        found = [self.results.get(timeout=20) for _ in plans]
+        found = [self.results.get(timeout=60) for _ in plans]
         return [dict(zip(view_i32(result.slot).tolist(), view_i32(result.token).tolist(), strict=True)) for result in found]
 
 
@@ -197,7 +197,7 @@ def test_a_step_without_memory_ends_the_session_and_the_next_one_has_smaller_ste
     world.engine.check()
     world.engine.reset()
     for _ in plans:
-        world.results.get(timeout=20)
+        world.results.get(timeout=60)
     assert world.play([*plans, StepPlan(session=1, step=3, decode=None)]) == expected
     for _ in range(3):
         world.model.fail = torch.OutOfMemoryError("CUDA out of memory")

@@ -12,7 +12,7 @@ import aiohttp
 from tests.support.cluster import Cluster
 from tests.support.figures import idle_figures
 
-SECONDS = 60.0
+SECONDS = 110.0
 
 
 def strict(text: str) -> Any:

@@ -14,14 +14,15 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from launcher.rundir import Cluster as RunningCluster
 from launcher.rundir import ClusterInfo
-from launcher.status import query
-from messages.cluster import ClusterState
+from messages.cluster import ClusterState, StatusQuery
+from transport.command import ask
 
 ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 120.0
-STOP_SECONDS = 30.0
+STOP_SECONDS = 60.0
+ANSWER_SECONDS = 30.0
+"""For the supervisor: people's commands give up sooner."""
 ONE_THREAD = ("--threads", "1")
 """A worker's threads wait for each other by turning: on cores that others use too, a tiny model takes many times longer with two."""
 
@@ -47,7 +48,9 @@ class Cluster:
 
     def state(self) -> ClusterState:
         """The supervisor's view now."""
-        return query(RunningCluster(self.run_dir, self.info()))
+        answer = ask(self.run_dir, StatusQuery(), ANSWER_SECONDS)
+        assert isinstance(answer, ClusterState)
+        return answer
 
     def pids(self) -> dict[str, int]:
         """Process ids by name (frontend0, tokenizer0, scheduler, worker0)."""

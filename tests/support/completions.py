@@ -9,7 +9,7 @@ import aiohttp
 
 from tests.support.cluster import Cluster
 
-SECONDS = 60.0
+SECONDS = 110.0
 TOP_LOGPROBS = 5
 
 
@@ -50,7 +50,7 @@ def open_session(cluster: Cluster, seconds: float = SECONDS) -> aiohttp.ClientSe
     return aiohttp.ClientSession(cluster.url, timeout=aiohttp.ClientTimeout(total=seconds), connector=aiohttp.TCPConnector(limit=0))
 
 
-def body_of(cluster: Cluster, prompt: list[int], options: dict[str, Any]) -> dict[str, Any]:
+def body_of(cluster: Cluster, prompt: list[int] | list[list[int]], options: dict[str, Any]) -> dict[str, Any]:
     """Greedy with logprobs and past the end token, unless `options` say otherwise."""
     return {"model": cluster.model, "prompt": prompt, "temperature": 0, "logprobs": TOP_LOGPROBS, "ignore_eos": True} | options
 
@@ -66,7 +66,9 @@ async def complete(session: aiohttp.ClientSession, cluster: Cluster, prompt: lis
     return _answer(choices, answer["usage"])
 
 
-async def events(session: aiohttp.ClientSession, cluster: Cluster, prompt: list[int], **options: Any) -> AsyncGenerator[dict[str, Any], None]:
+async def events(
+    session: aiohttp.ClientSession, cluster: Cluster, prompt: list[int] | list[list[int]], **options: Any
+) -> AsyncGenerator[dict[str, Any], None]:
     """The chunks of a stream as they come, the one with the usage last. Fails on an error in the stream."""
     body = body_of(cluster, prompt, options) | {"stream": True, "stream_options": {"include_usage": True}}
     async with session.post("/v1/completions", json=body) as response:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import msgspec
 
-from launcher import child
+from launcher import child, supervisor
+from launcher.ending import STAGE_SECONDS
 from launcher.errors import LauncherError
 from launcher.serving import Serving
 from launcher.specs import ProcessSpec
@@ -24,11 +25,13 @@ class FakeSpec(msgspec.Struct, frozen=True, kw_only=True):
 class Setup(msgspec.Struct, frozen=True, kw_only=True):
     run_dir: str
     processes: list[FakeSpec]
-    startup_timeout: float = 20.0
+    startup_timeout: float = 60.0
     hang_timeout: float = 60.0
     grace: float = 20.0
     longest_pause: float = 5.0
     """Before a process that died while it started is started again."""
+    stage_seconds: float = STAGE_SECONDS
+    """For the first processes to end after a signal."""
     others: dict[str, list[FakeSpec]] = {}
 
 
@@ -81,6 +84,7 @@ class Events:
 def main() -> int:
     setup = msgspec.json.decode(sys.argv[1], type=Setup)
     child.LONGEST_START_PAUSE_SECONDS = setup.longest_pause
+    setattr(supervisor, "STAGE_SECONDS", setup.stage_seconds)  # noqa: B010
     return Supervisor(FakeOffers(setup), Path(setup.run_dir), Events(), setup.startup_timeout, setup.hang_timeout, setup.grace).run()
 
 

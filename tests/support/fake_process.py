@@ -1,5 +1,6 @@
 """A small process for tests of the supervisor: reports like a real one, and misbehaves as it is told."""
 
+import math
 import os
 import signal
 import sys
@@ -18,9 +19,7 @@ from transport.sockets import Subscription
 class FakeArgs(ProcessArgs, frozen=True, kw_only=True):
     """`fail_starts`: incarnations that exit with code 3 while loading, `hang_starts` those that stop then. `deaf`: SIGTERM is ignored.
 
-    `slow`: seconds of loading.
-
-    `dies_after`: exit with code 4 when it has been ready for so many seconds. `model` is said at the start.
+    `slow`: seconds of loading. `held`: it loads until the file `go` is in the run directory. `model` is said at the start.
 
     One whose name begins with "frontend" follows the cluster as a real one does, and says that it has the requests that the file `requests` in the
     run directory tells: how many, and for how many of them something has been generated.
@@ -30,8 +29,23 @@ class FakeArgs(ProcessArgs, frozen=True, kw_only=True):
     hang_starts: tuple[int, ...] = ()
     deaf: bool = False
     slow: float = 0.0
-    dies_after: float | None = None
+    held: bool = False
     model: str = ""
+
+
+def replace(file: Path, text: str) -> None:
+    """Whoever reads it meanwhile finds the old text or the new one."""
+    new = file.with_name(f"{file.name}.{os.getpid()}")
+    new.write_text(text)
+    new.replace(file)
+
+
+def told_to_stop(lifetime: Lifetime, seconds: float) -> bool:
+    """Within so many seconds."""
+    limit = time.monotonic() + seconds
+    while not (stopping := lifetime.stopping.is_set()) and time.monotonic() < limit:
+        time.sleep(0.02)
+    return stopping
 
 
 def follow(args: FakeArgs, lifetime: Lifetime, reporter: Reporter) -> None:
@@ -39,12 +53,12 @@ def follow(args: FakeArgs, lifetime: Lifetime, reporter: Reporter) -> None:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     feed: Subscription[ClusterState] = Subscription(context, args.run_dir, CLUSTER_FEED, ClusterState)
     file, intake = Path(args.run_dir, "requests"), -1
-    while not lifetime.stopping.wait(0.02):
+    while not told_to_stop(lifetime, 0.02):
         state = feed.latest()
         if state is None:
             continue
         if state.cutting:
-            file.write_text("0 0")
+            replace(file, "0 0")
         opened, begun = map(float, file.read_text().split()) if file.exists() else (0.0, 0.0)
         reporter.numbers({INTAKE: float(state.intake), OPEN: opened, BEGUN: begun}, {"starts": 1.0})
         if state.intake != intake:
@@ -66,14 +80,16 @@ def main() -> int:
         return 3
     if args.incarnation in args.hang_starts:
         os.kill(os.getpid(), signal.SIGSTOP)
-    lifetime.stopping.wait(args.slow)
+    told_to_stop(lifetime, args.slow)
+    while args.held and not Path(args.run_dir, "go").exists() and not told_to_stop(lifetime, 0.02):
+        pass
     reporter.facts(context=64)
     reporter.numbers({}, {"starts": 1.0})
     reporter.phase(READY)
     if args.name.startswith(FRONTEND):
         follow(args, lifetime, reporter)
-    elif not lifetime.stopping.wait(args.dies_after):
-        return 4
+    else:
+        told_to_stop(lifetime, math.inf)
     if args.deaf:
         time.sleep(60)
     print(f"{args.name} ends", flush=True)

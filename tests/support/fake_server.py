@@ -11,11 +11,15 @@ MODEL = "fake"
 
 
 class FakeServer:
-    """`with FakeServer() as server`. `serial_seconds` makes requests queue for a lock held that long; `trouble` picks a way to fail."""
+    """`with FakeServer() as server`. `serial_seconds` makes requests queue for a lock held that long; `trouble` picks a way to fail.
 
-    def __init__(self, trouble: str | None = None, serial_seconds: float = 0.0) -> None:
+    None is answered before `at_once` of them have run together.
+    """
+
+    def __init__(self, trouble: str | None = None, serial_seconds: float = 0.0, at_once: int = 0) -> None:
         self.trouble = trouble
         self.serial_seconds = serial_seconds
+        self.at_once = at_once
         self.bodies: list[dict[str, Any]] = []
         self.running = self.most_running = self.cancelled = 0
         self.url = ""
@@ -24,16 +28,17 @@ class FakeServer:
 
     def __enter__(self) -> "FakeServer":
         self._thread.start()
-        assert self._started.wait(10)
+        assert self._started.wait(60)
         return self
 
     def __exit__(self, *details: object) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(10)
+        self._thread.join(60)
         assert not self._thread.is_alive()
 
     async def _main(self) -> None:
         self._loop, self._stop, self._turn = asyncio.get_running_loop(), asyncio.Event(), asyncio.Lock()
+        self._enough = asyncio.Event()
         runner = web.AppRunner(self._app(), handler_cancellation=True, shutdown_timeout=0.1)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
@@ -61,7 +66,10 @@ class FakeServer:
         self.bodies.append(body)
         self.running += 1
         self.most_running = max(self.most_running, self.running)
+        if self.most_running >= self.at_once:
+            self._enough.set()
         try:
+            await self._enough.wait()
             if self.trouble == "busy":
                 return web.json_response({"error": {"message": "too many", "code": "queue_full", "param": None}}, status=429)
             async with self._turn if self.serial_seconds else asyncio.Semaphore():

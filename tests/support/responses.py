@@ -9,14 +9,14 @@ import openai
 
 from messages.request import ChatPrompt, Generate
 from messages.text import Ended, Started, TextDelta
-from tests.support.frontend_peers import Frontend, Peers, silent
+from tests.support.frontend_peers import TIMEOUT, Frontend, Peers, silent
 from tests.support.waiting import wait_until
 
 PATH = "/v1/responses"
 
 
 def client_of(frontend: Frontend, key: str = "none") -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{frontend.url}/v1", api_key=key, max_retries=0, timeout=20)
+    return openai.OpenAI(base_url=f"{frontend.url}/v1", api_key=key, max_retries=0, timeout=TIMEOUT)
 
 
 def conversation(message: Generate) -> list[tuple[str, Any]]:

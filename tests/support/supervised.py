@@ -11,13 +11,18 @@ from typing import Any
 
 import msgspec
 
-from launcher.control import ask
-from messages.cluster import ClusterState, ProcessState, StatusQuery
+from messages.cluster import ClusterState, Command, CommandReply, ProcessState, StatusQuery
 from tests.support.fake_cluster import FakeSpec, Setup
 from tests.support.fake_process import FakeArgs
+from transport import command as transport
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT = 30.0
+
+
+def ask(run_dir: Path, command: Command) -> CommandReply:
+    """With more patience than people have."""
+    return transport.ask(run_dir, command, LIMIT)
 
 
 class Fake:

@@ -76,7 +76,7 @@ class Neighbours:
         return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
 
     def restart(self) -> None:
-        """SIGKILL, and another incarnation; wait for it with `start`. What is sent from now on waits for it."""
+        """SIGKILL, and another incarnation; wait for it with `start`, and send then: before, it may not know the cluster's state."""
         self.process.kill()
         self.process.communicate(timeout=PATIENCE)
         self._out.close()  # its connection may not know yet that nobody is there, and would take what is sent next with it
@@ -101,9 +101,10 @@ class Neighbours:
 
     def start(self) -> Self:
         """Make the cluster's state known, and wait for READY, which comes after it."""
-        self.report(lambda report: report.phase == "loading" and "cluster" in report.detail)
+        if self._state is None:  # one that is started again hears it at once, and may not be seen to wait for it
+            self.report(lambda report: report.phase == "loading" and "cluster" in report.detail)
         self._state = self._cluster_state(self._context)
-        self.report(lambda report: report.phase == "ready")
+        self.report(lambda report: report.incarnation == self._args.incarnation and report.phase == "ready")
         return self
 
     def publish(self, context: int | None, phase: str = "ready") -> None:

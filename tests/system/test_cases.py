@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.asking import ask, edited, stream
 from tests.support.cluster import Cluster, running_cluster
+from tests.support.figures import scheduler_state
 
 
 async def test_c13_spaces_of_a_sentencepiece_tokenizer(spm: Cluster) -> None:
@@ -124,11 +125,6 @@ async def read_all(session: aiohttp.ClientSession, body: dict[str, Any]) -> None
         await response.read()
 
 
-async def gauges(cluster: Cluster) -> dict[str, float]:
-    state = await asyncio.to_thread(cluster.state)
-    return next(process.gauges for process in state.processes if process.name == "scheduler")
-
-
 @pytest.fixture(scope="module")
 def narrow(models: Path) -> Iterator[Cluster]:
     with running_cluster(models / "dice-byte", "--max-slots", "4") as running:
@@ -139,16 +135,17 @@ def narrow(models: Path) -> Iterator[Cluster]:
 async def test_c30_clients_that_go_away_free_everything(narrow: Cluster, streamed: bool) -> None:
     body = {"model": narrow.model, "prompt": "A", "max_tokens": 1500, "ignore_eos": True, "stream": streamed}
     for _ in range(3):
+        before = (await scheduler_state(narrow)).counters["accepted"]
         async with aiohttp.ClientSession(narrow.url) as session:
             jobs = [asyncio.create_task(read_all(session, body)) for _ in range(12)]
             async with asyncio.timeout(30):
-                while (now := await gauges(narrow))["running"] + now["waiting"] < 12:
+                while (await scheduler_state(narrow)).counters["accepted"] < before + 12:
                     await asyncio.sleep(0.05)
             for job in jobs:
                 job.cancel()
             await asyncio.gather(*jobs, return_exceptions=True)
         async with asyncio.timeout(30):
-            while (now := await gauges(narrow))["running"] or now["waiting"] or now["blocks_used"] or now["slots_used"]:
+            while (now := (await scheduler_state(narrow)).gauges)["running"] or now["waiting"] or now["blocks_used"] or now["slots_used"]:
                 await asyncio.sleep(0.05)
     status, answer = await ask(narrow, "/v1/completions", prompt="A", max_tokens=3, ignore_eos=True)
     assert (status, answer["usage"]["completion_tokens"]) == (200, 3)

@@ -116,6 +116,7 @@ TEN_THOUSAND: list[dict[str, Any]] = [{}, {"rope_theta": 1e4, "rope_scaling": No
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 async def test_c42_places_of_rope_theta(models: Path, tmp_path: Path) -> None:
     found = {}
     for number, fields in enumerate([*THETA, *TEN_THOUSAND]):
@@ -133,6 +134,7 @@ async def test_c42_places_of_rope_theta(models: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 async def test_c44_tied_and_untied_heads(models: Path, tmp_path: Path) -> None:
     def tied(config: dict[str, Any]) -> None:
         config["tie_word_embeddings"] = True

@@ -13,6 +13,7 @@ from tests.support.cluster import Cluster, running_cluster
 LOGPROBS = {"a": -0.916, "b": -1.204, "c": -1.609, "d": -2.303}
 GREEDY: dict[str, Any] = {"temperature": 0, "ignore_eos": True}
 BOS, A = 292, 64
+ROUNDS = 6
 EXTREMES: list[dict[str, Any]] = [{"top_k": 1}, {"logit_bias": {str(A): -100}}, {"top_p": 0.01}]
 
 
@@ -88,11 +89,14 @@ async def test_c17_scoring_survives_preemption(tiny: Cluster) -> None:
     prompts = [[BOS, *(A + (number * turn + turn) % 4 for number in range(40))] for turn in range(6)]
     before = await preemptions(tiny)
     options: dict[str, Any] = {"echo": True, "logprobs": 1, "temperature": 0, "max_tokens": 40, "ignore_eos": True}
-    answers = await asyncio.gather(*(complete(tiny, prompt=ids, **options) for ids in prompts))
-    assert await preemptions(tiny) > before
-    for ids, answer in zip(prompts, answers, strict=True):
-        wanted = [None, *(list(LOGPROBS.values())[token - A] for token in ids[1:]), *[LOGPROBS["a"]] * 40]
-        scored(answer["choices"][0]["logprobs"], wanted)
+    for _ in range(ROUNDS):  # none is preempted where they come too far apart
+        answers = await asyncio.gather(*(complete(tiny, prompt=ids, **options) for ids in prompts))
+        for ids, answer in zip(prompts, answers, strict=True):
+            wanted = [None, *(list(LOGPROBS.values())[token - A] for token in ids[1:]), *[LOGPROBS["a"]] * 40]
+            scored(answer["choices"][0]["logprobs"], wanted)
+        if await preemptions(tiny) > before:
+            return
+    pytest.fail("nothing was preempted")
 
 
 async def test_c18_a_seed_in_any_company(dice: Cluster) -> None:
@@ -169,8 +173,11 @@ async def test_c22_what_penalties_count(dice: Cluster) -> None:
 
 async def test_c22_penalties_of_preempted_rows(tiny: Cluster) -> None:
     before = await preemptions(tiny)
-    await asyncio.gather(*(penalised(tiny, 30) for _ in range(2)))
-    assert await preemptions(tiny) > before
+    for _ in range(ROUNDS):  # none is preempted where they come too far apart, or admission has learned from those before
+        await asyncio.gather(*(penalised(tiny, 30) for _ in range(2)))
+        if await preemptions(tiny) > before:
+            return
+    pytest.fail("nothing was preempted")
 
 
 async def test_c24_lists_of_prompts(chain: Cluster) -> None:
@@ -210,7 +217,7 @@ async def test_c24_one_bad_part_refuses_the_whole(dice: Cluster, body: dict[str,
 
 async def idle(cluster: Cluster) -> None:
     """Nothing runs or waits, soon."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while True:
             state = await asyncio.to_thread(cluster.state)
             gauges = next(process.gauges for process in state.processes if process.name == "scheduler")

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import itertools
 import json
+import math
 import os
 import random
 import signal
@@ -26,6 +27,7 @@ from frontend.register import MAX_ENDED
 from tests.support.cluster import Cluster, running_cluster
 from tests.support.figures import busy
 from tests.support.probes import MIB, ends, take
+from tests.support.processes import is_gone
 from tests.support.waiting import until
 
 SECONDS = float(os.environ.get("PAGEWIRE_CHAOS_SECONDS", "30"))
@@ -41,12 +43,13 @@ HANG_SECONDS = "3"
 LONGEST_ANSWER = 240.0
 SETTLE_SECONDS = 60.0
 SLACK = 5.0
-"""Seconds until a process that hangs has been killed after all."""
+"""Seconds until clients have seen that a frontend is gone."""
 ROUND_SECONDS = 15.0
 SPARE_DESCRIPTORS = 4
 MOST_DRIFT = 0.02
-LITTLE = 2 * MIB
-"""So much more memory of its own than in the first rounds a process that lives on may have in the last ones, or so many bytes."""
+LITTLE = 2 * MIB if SECONDS >= LONG else 8 * MIB
+"""So much more memory of its own than in the first rounds a process that lives on may have in the last ones, or so many bytes: in a short run
+more than what fills up (`fill_record`)."""
 MANY = 20
 """Tokens to draw from with the default model. Another batch rounds otherwise, and in a draw from tens of thousands of unlikely tokens that tells."""
 
@@ -64,11 +67,15 @@ class Chaos:
     answers: int = 0
     cut: int = 0
     frontend_over: float = 0.0
+    gone: "asyncio.Task[None] | None" = None
     failures: list[str] = field(default_factory=list)
     killed: Counter[tuple[str, signal.Signals]] = field(default_factory=Counter)
     chance: random.Random = field(default_factory=lambda: random.Random(SEED))
     ways: Iterator[signal.Signals] = field(default_factory=lambda: itertools.cycle([signal.SIGKILL, signal.SIGSTOP, signal.SIGKILL, signal.SIGKILL]))
     seen: set[psutil.Process] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.turns = itertools.chain.from_iterable(self.chance.sample(self.victims, len(self.victims)) for _ in itertools.count())
 
     async def ask(self, session: aiohttp.ClientSession, number: int) -> str:
         """The text of a stream that went to its end. Raises AssertionError, or what aiohttp does."""
@@ -103,7 +110,9 @@ class Chaos:
         await asyncio.gather(*(client() for _ in range(STREAMS)))
 
     async def keep_asking(self, session: aiohttp.ClientSession, number: int, ends: float) -> None:
-        while time.monotonic() < ends:
+        """One answer at least."""
+        answered = False
+        while not answered or time.monotonic() < ends:
             begun = time.monotonic()
             try:
                 text = await self.ask(session, number)
@@ -117,15 +126,17 @@ class Chaos:
                 self.failures.append(f"stream {number}: {type(error).__name__} {error}")
                 return
             self.answers += 1
+            answered = True
             if text != self.expected[number]:
                 self.failures.append(f"stream {number} gave {text!r} instead of {self.expected[number]!r}")
 
     async def kill(self, over: float) -> None:
         """Each of the victims in turn, in an order that is drawn anew each time, with a few seconds between two deaths. One in four is stopped."""
-        for victim in itertools.chain.from_iterable(self.chance.sample(self.victims, len(self.victims)) for _ in itertools.count()):
+        while True:
             await asyncio.sleep(self.chance.uniform(*PAUSE))
             if time.monotonic() > over:
                 return
+            victim = next(self.turns)
             pids = self.cluster.pids()
             with contextlib.suppress(psutil.NoSuchProcess):
                 self.seen |= {psutil.Process(pid) for pid in pids.values() if pid}
@@ -133,8 +144,15 @@ class Chaos:
                 with contextlib.suppress(ProcessLookupError):
                     how = next(self.ways)
                     os.kill(pid, how)
-                    self.frontend_over = time.monotonic() + float(HANG_SECONDS) + SLACK if victim == MORTAL else self.frontend_over
                     self.killed[victim, how] += 1
+                    if victim == MORTAL:
+                        self.frontend_over = math.inf
+                        self.gone = asyncio.create_task(self.watch_go(pid))
+
+    async def watch_go(self, pid: int) -> None:
+        """One that was only stopped is killed some time."""
+        await until(lambda: is_gone(pid), LONGEST_ANSWER)
+        self.frontend_over = time.monotonic() + SLACK
 
     async def round(self, session: aiohttp.ClientSession, seconds: float) -> None:
         """So long of it, and then until all is at rest."""

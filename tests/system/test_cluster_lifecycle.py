@@ -21,7 +21,7 @@ from tests.support.cluster import ONE_THREAD, ROOT, Cluster, environment, runnin
 from tests.support.processes import is_gone
 from tests.support.waiting import wait_until
 
-LIMIT = 30.0
+LIMIT = 60.0
 
 
 def launch(root: Path, *arguments: str, seconds: float = 90.0) -> "subprocess.CompletedProcess[str]":

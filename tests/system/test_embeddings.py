@@ -56,6 +56,7 @@ async def embed(cluster: Cluster, prompts: Any, **fields: Any) -> list[Vector]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("pooling", ["mean", "last"])
 async def test_equal_to_transformers(rand: Cluster, states: Vector, pooling: str) -> None:
     """One token, and lengths about those of chunks; all at once, twice, beside completions of the same prompts."""

@@ -16,6 +16,7 @@ from tests.support.cluster import Cluster
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN: list[dict[str, Any]] = json.loads((ROOT / "tests" / "golden" / "smollm2_greedy.json").read_text())
 MAX_TOKENS = 64
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture
@@ -72,7 +73,6 @@ async def test_the_capital_of_france(cluster: Cluster) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_the_golden_file_is_what_transformers_gives(smollm2: Path, tmp_path: Path) -> None:
     oracle = [sys.executable, "-P", str(ROOT / "tests" / "oracles" / "greedy.py"), str(smollm2), str(MAX_TOKENS)]
     done = subprocess.run(oracle, input=json.dumps(PROMPTS), capture_output=True, text=True, cwd=tmp_path, timeout=590)

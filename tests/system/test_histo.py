@@ -162,7 +162,7 @@ def check_figures(found: Figures, setting: Setting) -> None:
     assert not setting.cache or (found.counters["evicted_blocks"] > 0) == (setting.pool == TINY)
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 async def test_logprobs_are_the_closed_form(served: tuple[Cluster, Setting]) -> None:
     cluster, setting = served
     async with open_session(cluster) as session:

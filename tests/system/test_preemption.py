@@ -125,7 +125,7 @@ async def compare_preempted(served: Served, cluster: Cluster, requests: dict[str
     pytest.fail("nothing was preempted")
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("cache", ["on", "off"])
 async def test_the_same_streams_from_a_tiny_pool(served: Served, cache: str) -> None:
     await compare_preempted(served, served.tiny[cache], REQUESTS, streamed=True)

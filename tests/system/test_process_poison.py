@@ -14,7 +14,7 @@ MOST_DEATHS = 2 + 4 + 3
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(PATIENCE)
+@pytest.mark.timeout(2 * PATIENCE)
 @pytest.mark.parametrize(("process", "how"), [("scheduler", "step"), ("tokenizer_proc", "text")])
 async def test_it_fails_alone(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, process: str, how: str) -> None:
     deaths = tmp_path / "deaths"

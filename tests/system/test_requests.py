@@ -11,10 +11,13 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.support.cluster import ROOT, Cluster, environment, running_cluster
+from tests.support.launch_paced import STEP_SECONDS
 from tests.support.waiting import wait_until
 
-LIMIT = 30.0
+LIMIT = 60.0
 
 
 def call(cluster: Cluster, method: str, path: str, body: dict[str, Any] | None = None, name: str = "") -> tuple[int, bytes]:
@@ -34,7 +37,10 @@ def card(cluster: Cluster, name: str) -> Any:
 
 
 def choice(cluster: Cluster, name: str) -> dict[str, Any]:
-    found: dict[str, Any] = card(cluster, name).get("choices", [{"state": "unknown"}])[0]
+    """What the scheduler says of it; where that is slow to answer, a note says so, and it is asked again."""
+    asked = (card(cluster, name) for _ in range(10))
+    told: dict[str, Any] = next((found for found in asked if not found.get("note")), {})
+    found: dict[str, Any] = told.get("choices", [{"state": "unknown"}])[0]
     return found
 
 
@@ -67,8 +73,12 @@ def status(cluster: Cluster, *options: str) -> str:
     return launch(cluster, "status", *options)[1]
 
 
-def test_requests_are_explained_and_cancelled(models: Path) -> None:
-    with running_cluster(models / "dice-byte", "--max-slots", "1", "--hang-timeout", "0") as cluster:
+def test_requests_are_explained_and_cancelled(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that are long run until they are cancelled, however long that takes: at this pace the first has 80 s to go."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(ROOT), os.environ.get("PYTHONPATH", ""))))
+    monkeypatch.setenv(STEP_SECONDS, "0.02")
+    script = ROOT / "tests" / "support" / "launch_paced.py"
+    with running_cluster(models / "dice-byte", "--max-slots", "1", "--hang-timeout", "0", script=script) as cluster:
         worker = cluster.pids()["worker0"]
         assert status(cluster).count("REQUEST") == 0
         first = Client(cluster, "first", stream=True, max_tokens=10_000)
@@ -97,7 +107,7 @@ def test_requests_are_explained_and_cancelled(models: Path) -> None:
         wait_until(lambda: choice(cluster, "second")["state"] == "finished")
         done = card(cluster, name)["choices"][0]
         assert (done["reason"], done["generated_tokens"]) == ("length", 5)
-        assert [moment["what"] for moment in card(cluster, f"{name}?life=true")["choices"][0]["life"]] == ["slot", "prefill"]
+        wait_until(lambda: [moment["what"] for moment in card(cluster, f"{name}?life=true")["choices"][0]["life"] or ()] == ["slot", "prefill"])
         assert call(cluster, "GET", "/v1/requests/third")[0] == 404
         crowd = [Client(cluster, f"crowd-{number}", max_tokens=10_000) for number in range(3)]
         wait_until(lambda: sorted(choice(cluster, f"crowd-{number}")["state"] for number in range(3)) == ["decode", "waiting", "waiting"])

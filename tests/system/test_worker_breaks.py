@@ -66,7 +66,6 @@ def test_no_memory_for_a_step(models: Path, broken: Path, monkeypatch: pytest.Mo
     with running_cluster(models / "rand-byte", *options(device), "--chunk-tokens", "128", script=SCRIPT) as cluster:  # prompts of several plans
         interrupted = asyncio.run(ask(cluster))
         assert broken.exists()
-        log = cluster.log()
-        assert "the session is dropped: no memory for it; from now on steps have at most" in log
+        wait_until(lambda: "the session is dropped: no memory for it; from now on steps have at most" in cluster.log())
         assert [process.restarts for process in cluster.state().processes] == [0] * 4
         assert asyncio.run(ask(cluster)) == interrupted

@@ -85,10 +85,10 @@ def test_a_pipe_that_nobody_reads_costs_neither_time_nor_much_memory() -> None:
     read, write = os.pipe()
     log = AccessLog(None, write)
     count = MOST_PENDING + 3 * 65536 // len(LINE)
-    began = time.monotonic()
+    began = time.thread_time()
     for _ in range(count):
         log.add(LINE)
-    assert time.monotonic() - began < 1.0
+    assert time.thread_time() - began < 1.0
     assert log.dropped > 0
     kept, found = count - log.dropped, b""
     while len(found) < kept * len(LINE):  # who reads at last has every line that was kept, whole
@@ -106,9 +106,8 @@ def test_closing_does_not_wait_for_a_reader(monkeypatch: pytest.MonkeyPatch) -> 
     log = AccessLog(None, write)
     for _ in range(2 * 65536 // len(LINE)):
         log.add(LINE)
-    began = time.monotonic()
     log.close()
-    assert time.monotonic() - began < 1.0
+    assert log._thread.is_alive(), "nobody waited until it could write all"
     reader = threading.Thread(target=lambda: list(iter(lambda: os.read(read, 1 << 16), b"")))
     reader.start()
     wait_until(lambda: not log._thread.is_alive())

@@ -60,7 +60,7 @@ def test_each_turn_brings_the_conversation_so_far() -> None:
 
 def test_users_talk_at_the_same_time() -> None:
     script = make_script(["a"], users=5, turns=2, system_words=1, user_words=1, seed=0)
-    with FakeServer(serial_seconds=0.005) as server:
+    with FakeServer(at_once=5) as server:
         asyncio.run(conversations.converse(load.Target(url=server.url, model=MODEL, max_tokens=1), script, lambda outcome: None))
         assert server.most_running == 5
 

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from checkpoint.tensors import check_tensors, expected_tensors, open_tensors
 from tests.support.gguf_files import write_twin
 from tests.support.lean import lean
 
-FEW = settings(max_examples=250, deadline=2000, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True)
+FEW = settings(max_examples=250, suppress_health_check=[HealthCheck.function_scoped_fixture])
 VALUES: dict[str, Any] = {
     "model_type": "llama", "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1,
     "vocab_size": 24, "max_position_embeddings": 64, "rms_norm_eps": 1e-6, "eos_token_id": [1], "torch_dtype": "float32", "rope_theta": 1e4,
@@ -73,12 +74,13 @@ def use(path: Path) -> None:
 
 
 def survives(path: Path, action: Callable[[Path], object] = use) -> None:
-    """The action works or raises CheckpointError with a message of moderate length."""
-    message = "worked well"
+    """The action soon works or raises CheckpointError with a message of moderate length."""
+    message, started = "worked well", time.thread_time()
     try:
         action(path)
     except CheckpointError as error:
         message = str(error)
+    assert time.thread_time() - started < 5
     assert 10 < len(message) < 5000
 
 

@@ -13,7 +13,7 @@ from tokenizer_proc.detokenizer import Detokenizer, decode
 from tokenizer_proc.pieces import Pieces, read_pieces
 from tokenizer_proc.vocabulary import Vocabulary
 
-MANY = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+MANY = settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture(scope="module", params=["chain-byte", "chain-spm"])
@@ -134,7 +134,7 @@ def test_smollm2_streams_what_it_decodes(smollm2: Path) -> None:
     source = gguf_source.read(smollm2)
     pieces = read_pieces(source.tokenizer, source.tokenizer.get_vocab_size())
 
-    @settings(max_examples=300, deadline=None)
+    @settings(max_examples=300)
     @given(st.lists(st.integers(0, len(pieces.of) - 1), max_size=40), st.booleans())
     def check(ids: list[int], skip: bool) -> None:
         library: str = source.tokenizer.decode(ids, skip_special_tokens=skip)

@@ -73,14 +73,14 @@ def check_damaged(writer: str, calls: list[Call], style: dict[str, Any], places:
 
 
 @pytest.mark.parametrize("writer", WRITERS)
-@settings(max_examples=15, deadline=None, derandomize=True)
+@settings(max_examples=15)
 @given(**WELL)
 def test_what_is_written_is_read(writer: str, calls: list[Call], style: dict[str, Any], places: list[int]) -> None:
     check_written(writer, calls, style, places)
 
 
 @pytest.mark.parametrize("writer", WRITERS)
-@settings(max_examples=15, deadline=None, derandomize=True)
+@settings(max_examples=15)
 @given(**WELL, damages=DAMAGES)
 def test_what_is_damaged_is_not_lost(
     writer: str, calls: list[Call], style: dict[str, Any], places: list[int], damages: list[tuple[int, int, str]]
@@ -90,7 +90,7 @@ def test_what_is_damaged_is_not_lost(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("writer", WRITERS)
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(**WELL, damages=DAMAGES)
 def test_much_is_written_and_damaged(
     writer: str, calls: list[Call], style: dict[str, Any], places: list[int], damages: list[tuple[int, int, str]]
@@ -128,7 +128,7 @@ def coded(calls: list[Call], style: dict[str, Any]) -> str:
     return "\n".join(parts)
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(max_examples=30)
 @given(calls=CODED_CALLS, style=STYLES, places=PLACES, damages=DAMAGES)
 def test_parameters_between_markers(calls: list[Call], style: dict[str, Any], places: list[int], damages: list[tuple[int, int, str]]) -> None:
     text = coded(calls, style)

@@ -107,7 +107,7 @@ CUTS = {"text": TEXTS, "places": st.lists(st.integers(0, 10_000), max_size=12), 
 
 
 @pytest.mark.parametrize("tools", [*TOOLS, None])
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40)
 @given(**CUTS)
 def test_any_cut_gives_the_same_and_nothing_is_lost(tools: str | None, text: str, places: list[int], inside: bool, thinks: bool) -> None:
     check_cut(tools, text, places, inside, thinks)
@@ -115,7 +115,7 @@ def test_any_cut_gives_the_same_and_nothing_is_lost(tools: str | None, text: str
 
 @pytest.mark.slow
 @pytest.mark.parametrize("tools", [*TOOLS, None])
-@settings(max_examples=3000, deadline=None)
+@settings(max_examples=3000)
 @given(**CUTS)
 def test_many_cuts_give_the_same(tools: str | None, text: str, places: list[int], inside: bool, thinks: bool) -> None:
     check_cut(tools, text, places, inside, thinks)

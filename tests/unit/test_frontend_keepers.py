@@ -103,8 +103,7 @@ async def settled() -> None:
 
 
 @pytest.fixture
-async def site(monkeypatch: pytest.MonkeyPatch) -> Site:
-    monkeypatch.setattr(module, "PATIENCE_SECONDS", 30.0)  # who answers is waited for, however busy the machine is
+async def site() -> Site:
     return Site()
 
 

@@ -23,7 +23,7 @@ COUNTERS = {"prefix_queries": 1000.0, "prefix_hits": 640.0, "preemptions": 7.0, 
 
 
 def view_of(*processes: ProcessState) -> ClusterView:
-    view = ClusterView(["tokenizer0"])
+    view = ClusterView(["tokenizer0"], clock=lambda: 0.0)
     view.update(ClusterState(ready=True, phase=READY, reason="", model="m", started=0.0, processes=list(processes)))
     return view
 

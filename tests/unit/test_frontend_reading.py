@@ -5,7 +5,7 @@ import dataclasses
 import itertools
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dialects.events import Arguments, CallStart, Content, Event, Reasoning
@@ -71,7 +71,6 @@ def fields(run: Run) -> tuple[str, str, list[tuple[str, str]], str | None]:
 WHOLE = "Sure.", "Two.", [("add", '{"a": 1}'), ("add", "{}")], "tool_calls"
 
 
-@settings(deadline=None, derandomize=True)
 @given(
     places=st.lists(st.integers(1, len(TEXT) - 1), max_size=20, unique=True).map(sorted),
     deaths=st.sets(st.integers(0, 20), max_size=4),

@@ -23,7 +23,7 @@ class Bench:
     """A dispatcher and the requests in it."""
 
     def __init__(self, register: Register | None = None) -> None:
-        view = ClusterView(["tokenizer0"])
+        view = ClusterView(["tokenizer0"], clock=lambda: 0.0)
         tokenizer = ProcessState(name="tokenizer0", incarnation=1, pid=1, phase=READY)
         view.update(ClusterState(ready=True, phase=READY, reason="", model="m", started=0.0, processes=[tokenizer, SCHEDULER]))
         self.outbox = FakeOutbox()

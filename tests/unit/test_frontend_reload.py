@@ -149,7 +149,7 @@ async def test_questions_about_text_wait_too(bench: Bench) -> None:
     (asked,) = bench.taken()
     assert isinstance(asked, Tokenize)
     bench.dispatcher.receive(Tokenized(asked.key, [1]))
-    assert await asyncio.wait_for(asking, 5) == Tokenized(asked.key, [1])
+    assert await asyncio.wait_for(asking, 60) == Tokenized(asked.key, [1])
 
 
 async def test_what_is_known_of_the_model_is_that_of_the_one_served(bench: Bench) -> None:

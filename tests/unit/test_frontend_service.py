@@ -53,7 +53,7 @@ class Echo:
 
 def make_core() -> Core:
     args = FrontendArgs(name="frontend0", incarnation=1, run_dir="", host="", port=0, model_name="m", tokenizers=["tokenizer0"], created=0)
-    view = ClusterView(args.tokenizers, clock=lambda: 0.0)  # it is told of its cluster once, and no supervisor is silent afterwards
+    view = ClusterView(args.tokenizers, clock=lambda: 0.0)  # never silent, however long a test takes
     tokenizer = ProcessState(name="tokenizer0", incarnation=1, pid=1, phase=READY)
     view.update(ClusterState(ready=True, phase=READY, reason="", model="m", started=0.0, processes=[tokenizer, SCHEDULER]))
     metrics = Metrics("m", view)

@@ -29,7 +29,7 @@ class Bench:
     """A dispatcher with one tokenizer."""
 
     def __init__(self) -> None:
-        self.view = ClusterView(["tokenizer0"])
+        self.view = ClusterView(["tokenizer0"], clock=lambda: 0.0)
         self.hear(1)
         self.metrics = Metrics("m", self.view)
         self.outbox = FakeOutbox()
@@ -107,7 +107,7 @@ async def test_opened_waits_for_every_prompt_and_gives_up_waiting_for_text(bench
     await asyncio.sleep(0)
     assert not opened.done()
     bench.dispatcher.receive(Started(keys[1], 3))
-    await asyncio.wait_for(opened, 5)
+    await asyncio.wait_for(opened, 60)
     run.close()
 
 
@@ -266,7 +266,7 @@ async def test_a_writer_is_called_once_a_turn_and_the_task_only_when_it_must_be(
     await turns()
     bench.dispatcher.receive(Texts([key], ["e"], [1], bytes(4)))
     bench.dispatcher.receive(Ended(key=key, finish="stop", completion_tokens=5))
-    assert not await asyncio.wait_for(over, 5)
+    assert not await asyncio.wait_for(over, 60)
     assert [[text_of(event) for _, event in events] for events in written[1:]] == [["e", ""]]
 
 
@@ -342,8 +342,8 @@ async def test_a_run_that_is_sent_again_has_the_time_that_is_left(bench: Bench) 
     run.deadline -= 20.0
     bench.hear(2)
     bench.dispatcher.follow()
-    timeouts = [message.timeout for message in bench.outbox.sent if isinstance(message, Generate)]
-    assert [timeout is not None and round(timeout, -1) for timeout in timeouts] == [50, 30]
+    first, second = (message.timeout or 0.0 for message in bench.outbox.sent if isinstance(message, Generate))
+    assert 50.0 >= first > 30.0 >= second > 10.0, "what went by meanwhile is not known exactly"
     run.deadline -= 40.0
     bench.hear(3)
     bench.dispatcher.follow()

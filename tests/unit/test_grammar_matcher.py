@@ -62,7 +62,7 @@ def say(schema: dict[str, Any], pick: random.Random, most: int = 400) -> str | N
     return None
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(SCHEMAS, st.integers(0, 2**32))
 def test_what_goes_by_the_masks_is_valid(schema: dict[str, Any], seed: int) -> None:
     said = say(schema, random.Random(seed))
@@ -96,7 +96,7 @@ def instance(schema: dict[str, Any], data: Any) -> Any:
     return data.draw(text)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(SCHEMAS, st.data())
 def test_what_is_valid_goes_by_the_masks(schema: dict[str, Any], data: Any) -> None:
     value = instance(schema, data)

@@ -19,7 +19,7 @@ def schema(value: object) -> str:
     return program_of(Constraint("json_schema", json.dumps(value)))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(TEXT, min_size=1, max_size=4, unique=True), TEXT)
 def test_choices_are_taken_as_they_are(choices: list[str], other: str) -> None:
     program = program_of(Constraint("choice", json.dumps(choices)))
@@ -27,7 +27,7 @@ def test_choices_are_taken_as_they_are(choices: list[str], other: str) -> None:
     assert accepts(program, other) == (other in choices)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(TEXT, TEXT)
 def test_an_escaped_text_is_an_expression_for_itself(text: str, other: str) -> None:
     program = program_of(Constraint("regex", re.escape(text)))

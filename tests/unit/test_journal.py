@@ -38,7 +38,7 @@ class Disk:
         def fdatasync(descriptor: int) -> None:
             assert threading.current_thread() is not threading.main_thread()
             self.syncs += 1
-            assert self.open.wait(10)
+            assert self.open.wait(60)
             sync(descriptor)
 
         def pwrite(descriptor: int, data: Any, offset: int) -> int:
@@ -51,7 +51,7 @@ class Disk:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.005)
 

@@ -53,7 +53,7 @@ def histories(draw: st.DrawFn) -> list[Record]:
     return draw(st.lists(kinds, max_size=12))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(histories(), st.data())
 def test_what_was_cut_off_is_lost_and_nothing_before_it(records: list[Record], data: st.DataObject) -> None:
     """Appended over several lives of the file, which ends anywhere at last."""
@@ -75,7 +75,7 @@ def test_what_was_cut_off_is_lost_and_nothing_before_it(records: list[Record], d
         assert opened(path) == (expected(records[:whole]), 0)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(histories().filter(bool), st.data())
 def test_what_is_damaged_is_skipped(records: list[Record], data: st.DataObject) -> None:
     """Bytes anywhere behind the title become others: the records that were hit are gone, all others are there."""

@@ -30,7 +30,8 @@ def test_a_file_that_is_not_there_yet_is_not_made_here(tmp_path: Path, monkeypat
 
 
 def test_what_is_no_file_of_ours_alone_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "open").touch(0o644)
+    (tmp_path / "open").touch()
+    (tmp_path / "open").chmod(0o644)
     (tmp_path / "folder").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
     for name, words in (("open", "chmod 600"), ("folder", "not a plain file"), ("link", "not a plain file"), ("no/such", "there is no folder")):

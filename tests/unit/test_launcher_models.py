@@ -111,7 +111,7 @@ def test_concurrent_pulls_give_one_file(shelf: Shelf) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=30)
+        thread.join(timeout=100)
     assert paths == [models.catalogue_path(shelf.model)] * 6
     assert leftovers(models.models_folder()) == ["tiny.gguf"]
 

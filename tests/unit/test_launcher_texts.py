@@ -1,6 +1,8 @@
 """What the launcher shows: progress lines, the ready text, the status table, and how a process ended."""
 
 import io
+import socket
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -208,6 +210,16 @@ def test_a_recording_is_a_new_file_that_can_be_made(tmp_path: Path, monkeypatch:
 def test_any_free_port() -> None:
     port = free_port("127.0.0.1", 0)
     assert free_port("127.0.0.1", port) == port
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a bound port that others may listen on")
+def test_a_free_port_is_kept_for_the_frontends() -> None:
+    port = free_port("127.0.0.1", 0)
+    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind(("127.0.0.1", port))
+    for _ in range(2):
+        with socket.create_server(("127.0.0.1", port), reuse_port=True), socket.create_server(("127.0.0.1", port), reuse_port=True):
+            pass
 
 
 def test_ready_text_says_how_to_get_in() -> None:

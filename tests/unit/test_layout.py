@@ -111,7 +111,8 @@ def test_the_wheel_has_every_module_and_no_test(site: Path) -> None:
 def test_the_wheel_carries_data_files(site: Path) -> None:
     for package in [*PACKAGES, "pagewire"]:
         below = site / ("pagewire" if package == "pagewire" else f"pagewire/app/{package}")
-        data = [path for path in (ROOT / package).rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc", ".md")]
+        files = [path for path in (ROOT / package).rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+        data = [path for path in files if path.suffix not in (".py", ".md")]
         assert [path for path in data if not (below / path.relative_to(ROOT / package)).is_file()] == []
 
 

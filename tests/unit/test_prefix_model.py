@@ -219,9 +219,7 @@ class PrefixMachine(RuleBasedStateMachine):
 
 
 TestPrefixMachine = PrefixMachine.TestCase
-TestPrefixMachine.settings = settings(
-    max_examples=120, stateful_step_count=60, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
-)
+TestPrefixMachine.settings = settings(max_examples=120, stateful_step_count=60, suppress_health_check=list(HealthCheck))
 
 
 def steps(prompt: int, total: int, chunk: int) -> list[int]:
@@ -263,7 +261,7 @@ class OneByOne:
 REQUESTS = st.lists(st.tuples(SALTS, st.lists(st.integers(0, 1), min_size=1, max_size=14), st.integers(1, 8)), min_size=1, max_size=25)
 
 
-@settings(max_examples=150, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, suppress_health_check=list(HealthCheck))
 @given(block_size=st.sampled_from([1, 2, 4]), blocks=st.integers(6, 16), chunk=st.integers(1, 16), requests=REQUESTS)
 def test_requests_one_by_one_hit_and_evict_as_the_model_says(
     block_size: int, blocks: int, chunk: int, requests: list[tuple[str, list[int], int]]
@@ -289,7 +287,7 @@ def test_requests_one_by_one_hit_and_evict_as_the_model_says(
 ARRIVALS = st.lists(st.tuples(st.integers(0, 1), st.integers(1, 32), st.integers(0, 2)), min_size=2, max_size=12)
 
 
-@settings(max_examples=100, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=100, suppress_health_check=list(HealthCheck))
 @given(block_size=st.sampled_from([1, 2, 4, 16]), chunk=st.integers(1, 40), ahead=st.integers(1, 3), slots=st.integers(1, 6), arrivals=ARRIVALS)
 def test_no_block_of_a_prompt_is_computed_twice(
     block_size: int, chunk: int, ahead: int, slots: int, arrivals: list[tuple[int, int, int]]

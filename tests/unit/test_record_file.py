@@ -93,12 +93,13 @@ class Stuck(BytesIO):
         self.free = Event()
 
     def write(self, data: Any) -> int:
-        self.free.wait(10)
+        self.free.wait(60)
         return super().write(data)
 
 
 def test_a_stuck_disk_is_given_up(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr("scheduler.record_file.MAX_PENDING_BYTES", 1 << 20)
+    monkeypatch.setattr("scheduler.record_file.CLOSE_SECONDS", 0.05)
     file = Stuck()
     recorder = Recorder(RecordFile(file), arguments(record_tokens=True))
     while not recorder.errors:

@@ -35,7 +35,7 @@ FACTS: dict[str, int | float | str] = {"tool_parser": "hermes", "reasoning_parse
 
 def make_core(tokenizer: FakeTokenizer, model: str = "m", facts: dict[str, int | float | str] | None = None) -> Core:
     args = FrontendArgs(name="frontend0", incarnation=1, run_dir="", host="", port=0, model_name=model, tokenizers=["tokenizer0"], created=0)
-    view = ClusterView(args.tokenizers)
+    view = ClusterView(args.tokenizers, clock=lambda: 0.0)  # never silent, however long a test takes
     scheduler = ProcessState(name="scheduler", incarnation=1, pid=2, phase=READY, facts={"context": 100})
     processes = [ProcessState(name="tokenizer0", incarnation=1, pid=1, phase=READY, facts=facts or {}), scheduler]
     view.update(ClusterState(ready=True, phase=READY, reason="", model=model, started=0.0, processes=processes))

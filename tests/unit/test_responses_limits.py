@@ -13,7 +13,6 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from frontend import keepers
 from frontend.access import Access
 from frontend.accounts import CONCURRENT, TOKENS
 from frontend.args import FrontendArgs
@@ -139,8 +138,7 @@ class Wire:
 
 
 @pytest.fixture
-async def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Site]:
-    monkeypatch.setattr(keepers, "PATIENCE_SECONDS", 30.0)  # however busy the machine is
+async def site(tmp_path: Path) -> AsyncIterator[Site]:
     site = Site(tmp_path)
     async with contextlib.AsyncExitStack() as stack:
         for name, core in site.cores.items():

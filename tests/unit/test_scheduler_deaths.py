@@ -154,7 +154,7 @@ def test_a_late_ready_of_an_earlier_incarnation_is_ignored() -> None:
     assert bench.engine.tally.counts["failed_steps"] == 1
 
 
-EXACT = settings(max_examples=60, deadline=None, derandomize=True, database=None)
+EXACT = settings(max_examples=60)
 
 
 @EXACT

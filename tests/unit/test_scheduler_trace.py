@@ -28,7 +28,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def turn_until(service: Service, condition: Callable[[], bool]) -> None:
-    limit = time.monotonic() + 20
+    limit = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < limit
         service._turn()

@@ -30,7 +30,7 @@ async def test_a_state_that_waits_is_read_before_a_request_is_refused(run_dir: P
     try:
         monkeypatch.setattr(process._feed, "latest", ready_state)
         outbox.send(generate(3))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not (found := scheduler.drain()):
                 await asyncio.sleep(0.01)
         assert isinstance(found[0], Admit)

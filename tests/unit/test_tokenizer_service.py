@@ -32,7 +32,7 @@ class GatedEncoder(PromptEncoder):
     gate: threading.Event = field(default_factory=threading.Event)
 
     def encode(self, prompt: Prompt, context: int | None = None, keep: int | None = None) -> list[int]:
-        assert self.gate.wait(10)
+        assert self.gate.wait(60)
         if prompt == TextPrompt("panic"):
             raise BaseException("a panic")
         return super().encode(prompt, context, keep)
@@ -82,7 +82,7 @@ class Stage:
     async def open(self) -> None:
         """Let everything waiting be encoded, and wait for it."""
         self.gate.set()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while self.service.pool.waiting:
                 await asyncio.sleep(0.005)
 

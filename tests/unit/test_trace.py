@@ -32,7 +32,7 @@ def events(path: Path) -> list[dict[str, Any]]:
 
 
 def eventually(path: Path, text: str) -> None:
-    limit = time.monotonic() + 10
+    limit = time.monotonic() + 60
     while text not in path.read_text():
         assert time.monotonic() < limit
         time.sleep(0.01)

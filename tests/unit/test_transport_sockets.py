@@ -29,7 +29,7 @@ def test_messages_arrive_in_order(context: Context, run_dir: Path) -> None:
     for key in range(100):
         assert outbox.send(Cancel([key]))
     received: list[FromFrontend] = []
-    while len(received) < 100 and inbox.wait(5):
+    while len(received) < 100 and inbox.wait(30):
         received += inbox.drain()
     assert [message.keys for message in received if isinstance(message, Cancel)] == [[key] for key in range(100)]
     inbox.close()
@@ -57,7 +57,7 @@ def test_broken_frames_are_counted_and_dropped(context: Context, run_dir: Path, 
     outbox.send_frame(frame)
     outbox.send(Cancel([7]))
     received: list[FromFrontend] = []
-    while not received and inbox.wait(5):
+    while not received and inbox.wait(30):
         received += inbox.drain()
     assert received == [Cancel([7])]
     assert inbox.bad_frames == 1
@@ -68,7 +68,7 @@ def test_broken_frames_are_counted_and_dropped(context: Context, run_dir: Path, 
 def test_multipart_is_refused(context: Context, run_dir: Path) -> None:
     inbox, outbox = open_pair(context, run_dir)
     outbox._socket.send_multipart([b"a", b"b"])
-    assert inbox.wait(5)
+    assert inbox.wait(30)
     assert inbox.drain() == []
     assert inbox.bad_frames == 1
     inbox.close()
@@ -87,16 +87,19 @@ def test_a_restarted_inbox_gets_what_is_sent_afterwards(context: Context, run_di
     first_life: Context = zmq.Context()
     inbox, outbox = Inbox[FromFrontend](first_life, run_dir, "peer", FromFrontend), Outbox(context, run_dir, "peer")
     outbox.send(Cancel([1]))
-    assert inbox.wait(5)
+    assert inbox.wait(30)
     inbox.close()
     first_life.term()  # the socket file is unlinked when the context ends, as when a process exits
     inbox = Inbox(context, run_dir, "peer", FromFrontend)
-    outbox.send(Cancel([2]))
-    outbox.send(Cancel([3]))
+    for key in range(2, 1000):  # the first ones may go out on the old connection, until it is known to be none any more
+        outbox.send(Cancel([key]))
+        if inbox.wait(0.03):
+            break
+    outbox.send(Cancel([1000]))
     received: list[FromFrontend] = []
-    while Cancel([3]) not in received and inbox.wait(5):
+    while Cancel([1000]) not in received and inbox.wait(30):
         received += inbox.drain()
-    assert Cancel([3]) in received
+    assert Cancel([1000]) in received
     inbox.close()
     outbox.close()
 
@@ -114,7 +117,7 @@ async def test_listen_survives_a_failing_callback(context: Context, run_dir: Pat
     outbox.send(msgspec.convert({"type": "tokenize", "frontend": "f", "key": 1, "prompt": {"type": "text", "text": "x"}}, Tokenize))
     for key in range(3000):  # more than one drain
         outbox.send(Cancel([key]))
-    keys = [(await asyncio.wait_for(seen.get(), 5)) for _ in range(3000)]
+    keys = [(await asyncio.wait_for(seen.get(), 30)) for _ in range(3000)]
     assert keys == [Cancel([key]) for key in range(3000)]
     inbox.close()
     outbox.close()

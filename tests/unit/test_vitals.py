@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.waiting import wait_until
 from transport.vitals import BUSY, FADES_SECONDS, IDLE, OVER, TICK_SECONDS, Vitals
 
 PID = 7
@@ -87,7 +88,7 @@ def worker() -> Iterator["subprocess.Popen[bytes]"]:
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc")
 def test_a_real_process(worker: "subprocess.Popen[bytes]") -> None:
     vitals = Vitals(worker.pid)
-    assert vitals.look(0.0) == BUSY
+    wait_until(lambda: vitals.look(0.0) == BUSY)  # once it has been started and read in
     worker.kill()
     worker.wait()
     assert vitals.look(0.1) == OVER

@@ -37,12 +37,12 @@ def answering(answer: bytes, cut: int) -> Iterator[tuple[str, int]]:
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
         yield listener.getsockname()
-        thread.join(timeout=10)
+        thread.join(timeout=60)
 
 
 def outcome_of(answer: bytes, cut: int = 1 << 20) -> tuple[Outcome, Load]:
     with answering(answer, cut) as address:
-        load = Load(address, [b"the body"], 10.0, lambda: None)
+        load = Load(address, [b"the body"], 60.0, lambda: None)
         load.run()
     (outcome,) = load.outcomes
     return outcome, load
@@ -80,7 +80,7 @@ def test_a_server_that_says_nothing_is_not_waited_for_for_ever() -> None:
 
 def test_one_more_request_comes_later() -> None:
     with answering(HEAD + USAGE + DONE, 1 << 20) as address:
-        load = Load(address, [], 10.0, lambda: None, later=(0.1, b"the body"))
+        load = Load(address, [], 60.0, lambda: None, later=(0.1, b"the body"))
         load.run()
     assert load.outcomes[0].error is None
     assert load.outcomes[0].texts == 0

@@ -1,6 +1,6 @@
 """The processes that compile ahead never hold a worker up and say nothing of what the worker says itself."""
 
-import time
+import signal
 from pathlib import Path
 
 import msgspec
@@ -21,8 +21,8 @@ def path(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("device", ["cuda:99", *(["cuda"] if GPU else [])])
 def test_they_end_quietly_when_there_is_nothing_to_compile(tmp_path: Path, capfd: pytest.CaptureFixture[str], device: str) -> None:
     compilers = Compilers(worker_args(tmp_path / "nothing", device=device))
-    compilers.wait(60.0)
-    assert compilers.ended(60.0)
+    compilers.wait(100.0)
+    assert compilers.ended(100.0)
     compilers.close()
     assert capfd.readouterr() == ("", "")
 
@@ -34,10 +34,13 @@ def test_a_worker_that_is_started_again_knows_that_all_was_compiled_for_one_like
     assert (compiled(again).exists(), compiled(other).exists()) == (True, False)
 
 
-def test_they_are_ended_with_the_worker(tmp_path: Path) -> None:
+def test_they_are_ended_with_the_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import time; time.sleep(600)")  # they get nowhere by themselves
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     compilers = Compilers(worker_args(tmp_path / "nothing", device="cuda:99"))
-    began = time.monotonic()
     compilers.wait(0.0)
+    if compilers._process.poll() is not None:
+        pytest.skip("they have ended by themselves: this machine is so busy that seconds have passed")
     compilers.close()
     compilers.close()
-    assert time.monotonic() - began < 5.0
+    assert compilers._process.returncode == -signal.SIGTERM

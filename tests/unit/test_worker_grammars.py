@@ -105,13 +105,13 @@ def test_programs_are_compiled_on_a_thread_and_answered(run_dir: Path) -> None:
     grammars.open_ahead()
     grammars.begin()
     grammars.prepare(Prepare(session=1, grammar=1, program='start: "a"'))
-    assert "cannot be read" in answers.get(timeout=20).problem
+    assert "cannot be read" in answers.get(timeout=60).problem
     write_vocabulary(run_dir, "tokenizer0", TOKENS.of, {SPECIAL}, {END})
     grammars.open_ahead()
     found = []
     for number, program in ((1, 'start: "a"'), (2, "start: foo"), (3, 'start: "b"')):
         grammars.prepare(Prepare(session=1, grammar=number, program=program, forget=[1] if number == 3 else []))
-        found.append(answers.get(timeout=20))
+        found.append(answers.get(timeout=60))
     assert found == [Prepared(session=1, grammar=1), Prepared(session=1, grammar=2, problem='unknown name: "foo"'), Prepared(session=1, grammar=3)]
     assert set(matching.grammars) == {3}
     matching.admit(0, 3)
@@ -132,7 +132,7 @@ def test_a_vocabulary_that_another_took_the_place_of_is_read_again(run_dir: Path
         write_vocabulary(run_dir, "tokenizer0", [*TOKENS.of, last], TOKENS.special, set(TOKENS.ends))
         grammars.begin()
         grammars.prepare(Prepare(session=1, grammar=1, program='start: "zz"'))
-        assert answers.get(timeout=20).problem == ""
+        assert answers.get(timeout=60).problem == ""
         libraries.append(matching._library)
     assert libraries[0] is libraries[1] is not libraries[2]
     matching.admit(0, 1)
@@ -146,4 +146,4 @@ def test_a_vocabulary_without_an_end_is_said_when_it_is_needed(run_dir: Path) ->
     grammars = Grammars(run_dir, matching, answers.put)
     grammars.open_ahead()
     grammars.prepare(Prepare(session=1, grammar=1, program='start: "a"'))
-    assert "no end token" in answers.get(timeout=20).problem
+    assert "no end token" in answers.get(timeout=60).problem

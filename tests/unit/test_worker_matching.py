@@ -119,7 +119,7 @@ def test_a_mask_that_does_not_come_is_not_waited_for_for_ever(monkeypatch: pytes
     monkeypatch.setattr(module, "PATIENCE_SECONDS", 0.05)
     monkeypatch.setattr(module, "LOOK_SECONDS", 0.02)
     gate = threading.Event()
-    matching = made(Matchers(lambda matchers: gate.wait(20)))
+    matching = made(Matchers(lambda matchers: gate.wait(60)))
     looked: list[int] = []
     want = wanted(matching, 0)
     matching.wait(want, lambda: looked.append(1))
@@ -131,7 +131,7 @@ def test_a_mask_that_does_not_come_is_not_waited_for_for_ever(monkeypatch: pytes
 def test_who_waits_hears_of_a_device_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LOOK_SECONDS", 0.01)
     gate = threading.Event()
-    matching = made(Matchers(lambda matchers: gate.wait(20)))
+    matching = made(Matchers(lambda matchers: gate.wait(60)))
 
     def check() -> None:
         raise RuntimeError("the device")
@@ -146,7 +146,7 @@ def test_rows_are_asked_for_together_and_a_slow_one_by_itself(monkeypatch: pytes
     matching = made(matchers := Matchers(), rows=1)
     matching.wait(wanted(matching, 0))
     gate = threading.Event()
-    matchers.before = lambda matchers: gate.wait(20)
+    matchers.before = lambda matchers: gate.wait(60)
     matching.note(matching.rows[0], [ord("a")])
     matching.wake()
     while len(matchers.calls) < 2:
@@ -170,7 +170,7 @@ def test_slow_rows_beyond_what_a_step_can_bear_fail(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(module, "SLOW_ALLOWANCE", 0.03)
     gate = threading.Event()
-    matching = made(matchers := Matchers(lambda matchers: gate.wait(20)), rows=1)
+    matching = made(matchers := Matchers(lambda matchers: gate.wait(60)), rows=1)
     matching.wake()
     while not matchers.calls:
         time.sleep(0.001)
