@@ -26,8 +26,7 @@ def ready(shared: Pair) -> Pair:
     frontend, peers = shared
     peers.script = say("Hello", " world")
     frontend.wait_metric("frontend_live_sequences", 0)
-    while not peers.received.empty():
-        peers.received.get_nowait()
+    peers.forget(frontend)
     return shared
 
 

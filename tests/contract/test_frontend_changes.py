@@ -90,6 +90,7 @@ def test_another_model_comes_with_another_name(run_dir: Path) -> None:
             for message in (first, second, third):
                 peers.send(Started(message.keys[0], 1))
             peers.send(TextDelta(first.keys[0], "a", [7]))
+            rest(begun, b'"content":"a"')
             rest(queued, b"event-stream")  # headers are out
             rest(named, b"event-stream")
             peers.state = state(1, ready=False, phase=CHANGING, reason="", holding=True, change=change)
@@ -162,6 +163,7 @@ def test_what_ends_while_it_leaves_is_in_its_last_report(run_dir: Path) -> None:
             peers.send(Started(key, 1))
             peers.send(TextDelta(key, "a", [7]))
             rest(begun, b'"content":"a"')
+            peers.state = cluster_state(stop_seconds=TIMEOUT)
             frontend.process.send_signal(signal.SIGTERM)
             while peers.reports.get(timeout=TIMEOUT).phase != "stopping":
                 pass

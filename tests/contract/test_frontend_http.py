@@ -133,7 +133,7 @@ def test_a_body_that_will_be_refused_is_not_asked_for(ready: Pair, more: bytes, 
 @pytest.mark.parametrize("version", [b"1.1", b"1.0"])
 def test_a_body_that_is_expected_is_asked_for(ready: Pair, version: bytes) -> None:
     body = json.dumps(CHAT).encode()
-    with socket.create_connection(("127.0.0.1", ready[0].port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", ready[0].port), timeout=TIMEOUT) as connection:
         connection.sendall(HEAD % version + b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body))
         if version == b"1.1":
             assert connection.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -151,7 +151,7 @@ def test_one_connection_serves_on_after_errors_and_when_requests_come_ahead_of_a
         (CHAT_PATH, chat, 200),
     ]  # fmt: skip
     parts = [b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (path.encode(), len(body), body) for path, body, _ in sent]
-    with socket.create_connection(("127.0.0.1", ready[0].port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", ready[0].port), timeout=TIMEOUT) as connection:
         connection.sendall(b"".join(parts))
         unread: Any = SimpleNamespace(makefile=lambda mode: connection.makefile(mode, 0))  # takes no byte of the next answer
         for path, _, status in sent:

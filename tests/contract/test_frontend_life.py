@@ -111,6 +111,7 @@ def test_sigterm_lets_requests_end_and_exits_0(run_dir: Path) -> None:
         thread = threading.Thread(target=lambda: answers.append(frontend.post(CHAT_PATH, CHAT)[::2]))
         thread.start()
         key = peers.expect(Generate).keys[0]
+        peers.state = cluster_state(stop_seconds=TIMEOUT)
         frontend.process.terminate()
         wait_for_phase(peers, STOPPING)
         for message in (Started(key, 1), TextDelta(key, "late", [7]), Ended(key=key, finish="stop", completion_tokens=1)):

@@ -24,7 +24,7 @@ from transport.key_file import KeyLimits, new_key
 PATH = "/v1/completions"
 BODY: dict[str, Any] = {"prompt": "A", "max_tokens": 100_000}
 MAX_UNSENT = 256 << 10
-STALL_SECONDS = 2.5
+STALL_SECONDS = 1.0
 LINE = "." * 1000
 MEGABYTE = 1 << 20
 
@@ -63,12 +63,6 @@ class Site:
     def memory(self) -> int:
         return int(psutil.Process(self.frontend.process.pid).memory_info().rss)
 
-    def stalled(self) -> float:
-        """Of the connections that were cut since their clients read nothing."""
-        while not self.peers.reports.empty():
-            self.peers.reports.get_nowait()
-        return self.peers.reports.get(timeout=TIMEOUT).counters["stalled_connections"]
-
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Site]:
@@ -78,7 +72,7 @@ def shared() -> Iterator[Site]:
         file = Path(folder) / "keys"
         file.write_text("".join(line.text() + "\n" for _, line in made.values()))
         file.chmod(0o600)
-        options: dict[str, Any] = {"default_timeout": 50.0, "max_timeout": 100.0, "max_unsent_bytes": MAX_UNSENT, "stall_seconds": STALL_SECONDS}
+        options: dict[str, Any] = {"default_timeout": 50.0, "max_timeout": 100.0, "max_unsent_bytes": MAX_UNSENT}
         with running(Path(folder), api_keys=str(file), refresh_seconds=0.1, cors_origins=("*",), **options) as (frontend, peers):
             keys = {name: key for name, (key, _) in made.items()}
             yield Site(file, keys, {name: line.text() for name, (_, line) in made.items()}, frontend, peers)
@@ -88,8 +82,7 @@ def shared() -> Iterator[Site]:
 def site(shared: Site) -> Site:
     shared.peers.script = say("Hello", " world")
     shared.frontend.wait_metric("frontend_live_sequences", 0)
-    while not shared.peers.received.empty():
-        shared.peers.received.get_nowait()
+    shared.peers.forget(shared.frontend, {"x-api-key": shared.keys["boss"]})
     return shared
 
 
@@ -101,11 +94,11 @@ def rates(headers: dict[str, str]) -> dict[str, str]:
 
 
 def test_the_time_a_request_may_take_goes_along(site: Site) -> None:
-    for fields, most in (({}, 50.0), ({"timeout": 7}, 7.0), ({"timeout": 0.25}, 0.25), ({"timeout": None}, 50.0)):
+    for fields, most in (({}, 50.0), ({"timeout": 25}, 25.0), ({"timeout": 12.5}, 12.5), ({"timeout": None}, 50.0)):
         assert site.post("boss", **fields)[0] == 200
         sent = site.peers.expect(Generate).timeout
         assert sent is not None
-        assert most - 0.2 < sent <= most
+        assert most - 10.0 < sent <= most
     for wrong in (0, -1, 100.5, 1e9, "5", True, [5]):
         status, _, body = site.post("boss", timeout=wrong)
         assert (status, body["error"]["param"]) == (400, "timeout")
@@ -134,6 +127,8 @@ def test_out_of_time_is_504_or_the_last_event_of_a_stream(site: Site) -> None:
         for key in keys:
             site.peers.send(TextDelta(key, "Hello", [7]))
         said = stream.recv(4096)
+        while b'"Hello"' not in said:
+            said += stream.recv(4096)
         site.peers.send(Ended(key=keys[0], problem=Problem(status=504, code="deadline_exceeded", message="late")))
         said = read(stream, said)
     *texts, error, done = events(said)
@@ -149,7 +144,7 @@ def test_the_frontend_sees_to_it_when_nobody_else_does(site: Site) -> None:
     site.peers.script = silent
     began = time.monotonic()
     assert site.post("boss", timeout=0.05)[0] == 504
-    assert 1.0 < time.monotonic() - began < 5.0
+    assert 1.0 < time.monotonic() - began < 20.0
     assert site.peers.expect(Cancel).keys
     site.frontend.wait_metric("requests_expired_total", expired + 1)
     site.frontend.wait_metric("frontend_live_sequences", 0)
@@ -157,11 +152,12 @@ def test_the_frontend_sees_to_it_when_nobody_else_does(site: Site) -> None:
 
 def read(connection: socket.socket, said: bytes = b"") -> bytes:
     """The events of a stream in chunks, of which `said` has been read, to its end."""
-    while b"data: [DONE]\n\n" not in said[-64:]:
+    read = bytearray(said)
+    while b"data: [DONE]\n\n" not in read[-64:]:
         got = connection.recv(65536)
-        assert got, said
-        said += got
-    body, found = said.partition(b"\r\n\r\n")[2], b""
+        assert got, read
+        read += got
+    body, found = bytes(read).partition(b"\r\n\r\n")[2], b""
     while body:
         size, _, rest = body.partition(b"\r\n")
         found, body = found + rest[: int(size, 16)], rest[int(size, 16) + 2 :]
@@ -199,16 +195,18 @@ def test_limits_of_keys(site: Site) -> None:
     site.peers.script = say("Hello", " world")
     assert site.post("one")[0] == 200
 
+    began = time.monotonic()
     for left in (2, 1, 0):
         status, told, _ = site.post("few")
         assert (status, told["x-ratelimit-limit-requests"], told["x-ratelimit-remaining-requests"]) == (200, "3", str(left))
     status, told, body = site.post("few")
     assert (status, body["error"]["code"]) == (429, "requests_per_minute_exceeded")
-    assert 18 <= int(told["retry-after"]) <= 20
+    assert 19 - (time.monotonic() - began) <= int(told["retry-after"]) <= 20
     assert told["x-ratelimit-reset-requests"].endswith("s")
     assert "few" not in body["error"]["message"]
 
-    for _ in range(3):
+    for used in (5, 5, 1000):  # so many that none come back before the next one
+        site.peers.script = say("Hello", " world", prompt_tokens=used)
         assert site.post("small")[0] == 200
     status, told, body = site.post("small")
     assert (status, body["error"]["code"]) == (429, "tokens_per_minute_exceeded")
@@ -313,14 +311,15 @@ def unread(site: Site, stream: socket.socket) -> int:
     return sum(int(line[4].split(":")[0], 16) for line in lines if line[1].endswith(ends[0]) and line[2].endswith(ends[1]))
 
 
-def test_a_client_that_reads_nothing_of_a_whole_answer_is_cut_off(site: Site) -> None:
-    before = site.stalled()
-    site.peers.script = say(*[LINE] * 12_000)
-    with site.open(stream=False) as connection:
-        wait_until(lambda: site.stalled() == before + 1)
-        assert select.select([connection], [], [], TIMEOUT)[0]
-        with contextlib.suppress(ConnectionError):
-            read_bytes = sum(iter(lambda: len(connection.recv(MEGABYTE)), 0))
-            assert read_bytes < 12_000 * len(LINE)
-    site.frontend.wait_metric("requests_live", 0)
-    assert os.path.exists(f"/proc/{site.frontend.process.pid}")
+def test_a_client_that_reads_nothing_of_a_whole_answer_is_cut_off(run_dir: Path) -> None:
+    with running(run_dir, stall_seconds=STALL_SECONDS) as (frontend, peers):
+        peers.script = say(*[LINE] * 12_000)
+        with frontend.open(PATH, BODY) as connection:
+            while peers.reports.get(timeout=TIMEOUT).counters.get("stalled_connections") != 1:
+                pass
+            assert select.select([connection], [], [], TIMEOUT)[0]
+            with contextlib.suppress(ConnectionError):
+                read_bytes = sum(iter(lambda: len(connection.recv(MEGABYTE)), 0))
+                assert read_bytes < 12_000 * len(LINE)
+        frontend.wait_metric("requests_live", 0)
+        assert os.path.exists(f"/proc/{frontend.process.pid}")

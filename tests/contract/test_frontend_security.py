@@ -18,7 +18,7 @@ from messages.explain import Explain, Explained
 from messages.request import Cancel, Generate
 from messages.text import FromTokenizer, Started
 from tests.support.certificates import make_certificate
-from tests.support.frontend_peers import Frontend, Message, Peers, running, say, silent
+from tests.support.frontend_peers import TIMEOUT, Frontend, Message, Peers, running, say, silent
 from tests.support.waiting import wait_until
 from transport.key_file import new_key
 from transport.tls import TlsError, pinned_context, server_context
@@ -63,7 +63,7 @@ class Site:
         return "\r\n".join([*lines, "", body]).encode()
 
     def open(self, request: bytes = b"") -> ssl.SSLSocket:
-        plain = socket.create_connection(("127.0.0.1", self.frontend.port), timeout=10)
+        plain = socket.create_connection(("127.0.0.1", self.frontend.port), timeout=TIMEOUT)
         connection = pinned_context(self.certificate).wrap_socket(plain)
         connection.sendall(request)
         return connection
@@ -225,9 +225,9 @@ def test_tls_is_modern(site: Site) -> None:
     context.set_ciphers("ALL:@SECLEVEL=0")
     with pytest.warns(DeprecationWarning, match="TLSv1"):
         context.minimum_version, context.maximum_version = ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1
-    with socket.create_connection(("127.0.0.1", site.frontend.port), timeout=10) as plain, pytest.raises(OSError, match=r"alert|reset|protocol"):
+    with socket.create_connection(("127.0.0.1", site.frontend.port), timeout=TIMEOUT) as plain, pytest.raises(OSError, match=r"alert|reset|protocol"):
         context.wrap_socket(plain)
-    with socket.create_connection(("127.0.0.1", site.frontend.port), timeout=10) as plain:
+    with socket.create_connection(("127.0.0.1", site.frontend.port), timeout=TIMEOUT) as plain:
         plain.sendall(b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n")
         assert b"200" not in plain.recv(100)
     assert "Traceback" not in site.frontend.log()
@@ -238,7 +238,7 @@ def test_the_certificate_is_read_again(site: Site) -> None:
     second = [path.read_bytes() for path in make_certificate(site.folder, "second")]
 
     def shown(context: ssl.SSLContext) -> bool:
-        with socket.create_connection(("127.0.0.1", site.frontend.port), timeout=10) as plain:
+        with socket.create_connection(("127.0.0.1", site.frontend.port), timeout=TIMEOUT) as plain:
             try:
                 context.wrap_socket(plain).close()
             except ssl.SSLError:
@@ -357,7 +357,7 @@ def _is_served(site: Site) -> bool:
 
 def test_a_port_scan_leaves_no_traceback(site: Site) -> None:
     for junk in (b"", b"\x16\x03\x01\x00\x00", os.urandom(200)):
-        with socket.create_connection(("127.0.0.1", site.frontend.port), timeout=10) as plain:
+        with socket.create_connection(("127.0.0.1", site.frontend.port), timeout=TIMEOUT) as plain:
             plain.sendall(junk)
     wait_until(lambda: _is_served(site), "the frontend is gone")
     assert "Traceback" not in site.frontend.log()
@@ -367,7 +367,7 @@ def test_idle_connections_are_closed() -> None:
     request = b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n"
     with tempfile.TemporaryDirectory(prefix="pw-") as folder, running(Path(folder), idle_seconds=0.3) as (frontend, _):
         for before in (b"", request):
-            with socket.create_connection(("127.0.0.1", frontend.port), timeout=10) as connection:
+            with socket.create_connection(("127.0.0.1", frontend.port), timeout=TIMEOUT) as connection:
                 connection.sendall(before)
                 if before:
                     assert b" 200 " in connection.recv(1000)

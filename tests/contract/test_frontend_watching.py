@@ -15,7 +15,7 @@ import pytest
 from messages.request import Generate
 from messages.text import Begun, Ended, FromTokenizer, Problem, Started, TextDelta
 from tests.support.collector import Collector, collecting
-from tests.support.frontend_peers import Frontend, Message, Peers, events, running, silent
+from tests.support.frontend_peers import TIMEOUT, Frontend, Message, Peers, events, running, silent
 from transport.columns import pack_f32
 
 CHAT = "/v1/chat/completions"
@@ -32,9 +32,9 @@ class Watched:
         return self.line_with(request_id=name)
 
     def line_with(self, **fields: object) -> dict[str, Any]:
-        limit = time.monotonic() + 10
+        limit = time.monotonic() + TIMEOUT
         while time.monotonic() < limit:
-            for line in self.log.read_text().splitlines():
+            for line in self.log.read_text().split("\n")[:-1]:  # the last one may be half written
                 told: dict[str, Any] = json.loads(line)
                 if fields.items() <= told.items():
                     return told
@@ -168,6 +168,7 @@ def test_a_stream_that_fails_and_a_client_that_goes(watched: Watched) -> None:
     watched.peers.script = silent
     received = watched.frontend.metric("requests_received_total")
     connection = watched.frontend.open(CHAT, {"messages": MESSAGES, "stream": True})
+    watched.peers.expect(Generate)
     watched.frontend.wait_metric("requests_live", 1)
     connection.close()
     watched.frontend.wait_metric("requests_live", 0)
@@ -219,7 +220,7 @@ def test_spans_of_requests_without_a_parent_or_with_a_bad_one_and_of_errors(watc
     watched.peers.script = failing
     watched.frontend.post(CHAT, {"messages": MESSAGES}, {"X-Request-Id": "wrong"})
     watched.frontend.post(CHAT, {"messages": MESSAGES, "n": 0}, {"X-Request-Id": "never"})
-    limit = time.monotonic() + 20
+    limit = time.monotonic() + TIMEOUT
     while not {"alone", "odd", "long", "wrong", "never"} <= (
         found := {span.attributes["pagewire.request_id"]: span for span in watched.collector.spans if span.name == "chat tiny"}
     ).keys():
@@ -240,7 +241,7 @@ def test_a_collector_that_is_gone_and_a_full_disk_harm_nobody(tmp_path: Path) ->
         peers.script = answering
         for _ in range(20):
             assert frontend.post(CHAT, {"messages": MESSAGES})[0] == 200
-        limit = time.monotonic() + 10
+        limit = time.monotonic() + TIMEOUT
         while frontend.metric("access_log_dropped_total") < 20:
             assert time.monotonic() < limit
             time.sleep(0.05)

@@ -45,7 +45,9 @@ class Site:
         file.chmod(0o600)
         self.file = str(file)
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self.feed = WatchedFeed(self.context, folder, LIVE_FEED)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("transport.watched_feed.HIGH_WATER_MARK", 0)  # what is shown waits until it can go out
+            self.feed = WatchedFeed(self.context, folder, LIVE_FEED)
         self.frontend: Frontend
         self.peers: Peers
 

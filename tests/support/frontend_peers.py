@@ -24,6 +24,7 @@ from messages.cluster import LOADING, READY, ClusterState, ProcessReport, Proces
 from messages.explain import Explain
 from messages.request import Cancel, Detokenize, FromFrontend, Generate, Tokenize
 from messages.text import Detokenized, Ended, FromTokenizer, Started, TextDelta, Tokenized
+from tests.support.waiting import wait_until
 from transport.reports import CLUSTER_FEED, SUPERVISOR
 from transport.security import Security
 from transport.sockets import Feed, Inbox, Outbox
@@ -103,6 +104,7 @@ class Peers:
         self.reports: queue.Queue[ProcessReport] = queue.Queue()
         self.state: ClusterState | None = cluster_state()
         self.run_dir = run_dir
+        self._told = 0.0
         self._outgoing: queue.Queue[msgspec.Struct | bytes] = queue.Queue()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -124,6 +126,22 @@ class Peers:
         self._stop.set()
         self._thread.join(timeout=TIMEOUT)
 
+    def forget(self, frontend: "Frontend", headers: dict[str, str] | None = None) -> None:
+        """All that was received. A question that the script answers comes behind what the frontend has sent before."""
+        wait_until(lambda: frontend.post("/detokenize", {"tokens": [1]}, headers)[0] == 200, "the frontend takes no requests")
+        while not self.received.empty():
+            self.received.get_nowait()
+
+    def _tell(self, feed: Feed) -> None:
+        """The state, if the last time was a while ago: who sends much is not to be taken for a dead supervisor."""
+        if time.monotonic() - self._told > 0.1:
+            self._publish(feed)
+
+    def _publish(self, feed: Feed) -> None:
+        self._told = time.monotonic()
+        if (state := self.state) is not None:
+            feed.publish(state)
+
     def _run(self) -> None:
         context: zmq.Context[Any] = zmq.Context()
         supervisor: Inbox[ProcessReport] = Inbox(context, self.run_dir, SUPERVISOR, ToSupervisor)
@@ -132,18 +150,19 @@ class Peers:
         outboxes = {name: Outbox(context, self.run_dir, name, linger_ms=100) for name in (FRONTEND, OTHER)}
         outbox = outboxes[FRONTEND]
         while not self._stop.is_set():
-            if self.state is not None:
-                feed.publish(self.state)
+            self._publish(feed)
             for report in supervisor.drain():
                 self.reports.put(report)
             inbox.wait(0.02)
             for message in inbox.drain():
                 self.received.put(message)
                 for answer in self.script(message):
+                    self._tell(feed)
                     outboxes[getattr(message, "frontend", FRONTEND)].send(answer)
             with contextlib.suppress(queue.Empty):
                 while True:
                     item = self._outgoing.get_nowait()
+                    self._tell(feed)
                     if isinstance(item, bytes):
                         outbox.send_frame(item)
                     else:
@@ -263,9 +282,9 @@ class Frontend:
         self.process.wait(timeout=TIMEOUT)
 
     def log(self) -> str:
-        """What the process has logged so far."""
-        self._log.seek(0)
-        return self._log.read()
+        """What the process has logged so far. It writes at the place of the same open file, which this leaves alone."""
+        number = self._log.fileno()
+        return os.pread(number, os.fstat(number).st_size, 0).decode()
 
 
 def events(answer: bytes) -> list[Any]:
