@@ -24,8 +24,6 @@ MODEL = "null"
 MEGABYTE = 1_000_000
 MARGIN_SECONDS = 60.0
 WARM_TOKENS = 8
-LOOKS = 16
-"""Each on a connection of its own, which any frontend on the port may get."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,11 +46,11 @@ def others(names: Sequence[str], name: str) -> tuple[str, ...]:
     return tuple(other for other in names if other != name)
 
 
-def settle(stand: Stand, port: int) -> None:
-    """Wait until the frontends have heard that the cluster is ready."""
-    from launcher.start import serves
+def settle(stand: Stand, port: int, frontends: int) -> None:
+    """Wait until so many frontends have heard that the cluster is ready."""
+    from launcher.start import all_serve
 
-    while not all(serves(f"http://{HOST}:{port}") for _ in range(LOOKS)):
+    while not all_serve(f"http://{HOST}:{port}", frontends):
         stand.watch(PUBLISH_SECONDS)
     stand.watch(PUBLISH_SECONDS)
 
@@ -102,7 +100,7 @@ def _measure(args: argparse.Namespace, rate: float, megabytes: float) -> dict[st
     tokens = max(2, round(rate * args.seconds / args.streams))
     later = (args.seconds / 3, _body("word " * round(megabytes * MEGABYTE / 5), 2)) if megabytes else None
     with FrontendStand(args.frontends, rate) as stand:
-        settle(stand, stand.port)
+        settle(stand, stand.port, args.frontends)
         address, pids = (HOST, stand.port), ([stand.pid(name) for name in stand.names], [stand.pid(ENGINE)], [os.getpid()])
         Load(address, [_body("x", WARM_TOKENS)] * args.streams, MARGIN_SECONDS, stand.beat).run()
         before = [Cpu.of(group) for group in pids]

@@ -34,6 +34,8 @@ from launcher.specs import ClusterOptions, cluster_specs
 from launcher.watching import access_descriptor, watching_from
 
 PROBE_SECONDS = 0.5
+LOOKS = 8
+"""For each of several frontends on a port."""
 DETACHED_VARIABLE = "PAGEWIRE_DETACHED"
 
 
@@ -215,7 +217,7 @@ def serve(options: ClusterOptions, run_dir: RunDir, report_fd: int = -1) -> int:
                 lambda chosen: cluster_specs(chosen, str(run_dir.folder), access, journal),
                 lambda adopted: run_dir.write_info(msgspec.structs.replace(info, model=adopted.model_name)),
             )
-            code = Supervisor(offers, run_dir.folder, audience, *timeouts, lambda: serves(options.url)).run()
+            code = Supervisor(offers, run_dir.folder, audience, *timeouts, lambda: all_serve(options.url, options.frontends)).run()
     finally:
         if code != 0:
             run_dir.keep_log(options.port)
@@ -228,6 +230,11 @@ def serve(options: ClusterOptions, run_dir: RunDir, report_fd: int = -1) -> int:
 def _info(options: ClusterOptions) -> ClusterInfo:
     where: dict[str, Any] = {"host": options.host, "port": options.port, "url": options.url, "tls_cert": options.security.tls_cert}
     return ClusterInfo(pid=os.getpid(), model=options.model_name, started=time.time(), **where)
+
+
+def all_serve(url: str, frontends: int) -> bool:
+    """Whether all `frontends` at `url` say so, as far as many looks can tell: a connection comes to any of them."""
+    return all(serves(url) for _ in range(LOOKS * frontends if frontends > 1 else 1))
 
 
 def serves(url: str) -> bool:

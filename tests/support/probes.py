@@ -39,6 +39,8 @@ def take(pid: int) -> Take:
     """Raises FileNotFoundError when there is no such process."""
     folder = Path("/proc") / str(pid)
     found = {name: int(number) for name, number in _KIB.findall((folder / "status").read_text())}
+    if "VmRSS" not in found:
+        raise FileNotFoundError(f"process {pid} has ended and is still to be waited for")
     return Take(pid, found["VmRSS"] << 10, found["RssAnon"] << 10, len(list((folder / "fd").iterdir())), found["Threads"])
 
 
