@@ -117,7 +117,7 @@ def ending(connection: http.client.HTTPConnection) -> bytes:
         lines = [line for line in connection.getresponse() if line.strip()]
     except (ConnectionError, http.client.HTTPException):
         return b""
-    return lines[-1] if lines[-1] == b"data: [DONE]\n" else b""
+    return b"".join(line for line in lines[-1:] if line == b"data: [DONE]\n")
 
 
 def test_any_frontend_knows_the_requests_of_all(two: Cluster) -> None:
