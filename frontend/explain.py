@@ -29,28 +29,30 @@ NO_ANSWER = "The scheduler did not answer in time: this is what the frontend alo
 
 
 class CardList(msgspec.Struct, kw_only=True):
-    """`has_more`: requests that are older run too."""
+    """`has_more`: requests that are older run too. `unanswered`: the frontends that have not said in time which they have."""
 
     object: str = "list"
     data: list[Card]
     has_more: bool
+    unanswered: list[str]
 
 
 async def list_requests(core: Core, http: web.Request) -> web.Response:
     """The running requests of the caller's key, of all clients when it is an administrator's or none is needed; newest first."""
     limit, owner = _limit(http), http[CALLER].owner
-    (mine, more), (theirs, _) = await asyncio.gather(_running(core, limit, owner), core.peers.find(limit=limit, owner=owner))
+    (mine, more), (theirs, silent) = await asyncio.gather(_running(core, limit, owner), core.peers.find(limit=limit, owner=owner))
     listed = sorted([*mine, *(card for found in theirs for card in _read(found))], key=lambda card: card.created, reverse=True)
-    return json_response(CardList(data=listed[:limit], has_more=len(listed) > limit or more or any(found.more for found in theirs)))
+    has_more = len(listed) > limit or more or any(found.more for found in theirs)
+    return json_response(CardList(data=listed[:limit], has_more=has_more, unanswered=silent))
 
 
 async def show_request(core: Core, http: web.Request) -> web.Response:
-    """Raises ApiError 404 for a request that neither runs nor is remembered, or is another key's."""
+    """Raises ApiError 404 for a request that neither runs nor is remembered, or is another key's; 503 when a frontend that may have it is silent."""
     return json_response(await _card(core, http, cancel=False, lives=_wants_life(http)))
 
 
 async def cancel_request(core: Core, http: web.Request) -> web.Response:
-    """End it, if it runs, and answer what has become of it. Raises ApiError 404 as `show_request` does."""
+    """End it, if it runs, and answer what has become of it. Raises ApiError as `show_request` does: where it runs it ends nevertheless."""
     return json_response(await _card(core, http, cancel=True, lives=False))
 
 
@@ -70,11 +72,14 @@ async def answer_peer(core: Core, question: FindRequests) -> None:
 
 async def _card(core: Core, http: web.Request, cancel: bool, lives: bool) -> Card:
     name, owner = request_id(http.match_info["id"]), http[CALLER].owner
-    found = await _known(core, name, cancel, owner, lives)
+    found, silent = await _known(core, name, cancel, owner, lives), list[str]()
     if found is None:
-        answers, _ = await core.peers.find(name, cancel=cancel, owner=owner, lives=lives)
+        answers, silent = await core.peers.find(name, cancel=cancel, owner=owner, lives=lives)
         theirs = [card for answer in answers for card in _read(answer)]
         found = next(iter(theirs), None)
+    if found is None and silent:
+        who = " and ".join(silent)
+        raise ApiError(503, "not_ready", f"Request {name!r} may be one of {who}, which cannot be asked now; try again soon.", "id", retry_after=1.0)
     if found is None:
         raise ApiError(404, "request_not_found", f"No request {name!r} is running or has ended lately.", "id")
     return found

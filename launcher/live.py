@@ -27,10 +27,12 @@ def live_requests(cluster: Cluster, state: ClusterState) -> Json | None:
 
 
 def requests_table(answer: Json) -> str:
-    """One line per choice: running ones first, then the line in its order. Empty without requests."""
+    """One line per choice: running ones first, then the line in its order. Empty without requests that are known."""
     rows = [(request, choice) for request in answer["data"] for choice in request["choices"]]
+    silent = answer.get("unanswered") or []
+    missing = [f"{' and '.join(silent)} did not answer: what they have is not shown"] if silent else []
     if not rows:
-        return ""
+        return "".join(missing)
     rows.sort(key=lambda row: (_ORDER.get(row[1]["state"], 3), row[1]["place"] or 0))
     lines = [HEAD, *(_cells(*row) for row in rows[:MAX_ROWS])]
     widths = [max(len(line[column]) for line in lines) for column in range(len(HEAD))]
@@ -38,7 +40,7 @@ def requests_table(answer: Json) -> str:
     if len(rows) > MAX_ROWS or answer.get("has_more"):
         table.append(f"... and more: {len(rows[:MAX_ROWS])} are shown")
     notes = {request["note"] for request in answer["data"] if request["note"]}
-    return "\n".join([*table, *sorted(notes)])
+    return "\n".join([*table, *sorted(notes), *missing])
 
 
 def _cells(request: Json, choice: Json) -> tuple[str, ...]:

@@ -131,7 +131,7 @@ def test_any_frontend_knows_the_requests_of_all(two: Cluster) -> None:
         assert b'"cancelled"' in stream.getresponse().read()
     all_say("cancelled", lambda: get(url)[1]["state"])
     assert running(two) == []
-    assert {get(f"{two.url}/v1/requests/nobody")[0] for _ in range(ASKED)} == {404}
+    wait_until(lambda: {get(f"{two.url}/v1/requests/nobody")[0] for _ in range(ASKED)} == {404})
 
 
 def all_say(wanted: str, one: Callable[[], str]) -> None:

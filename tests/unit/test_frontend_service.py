@@ -1,6 +1,7 @@
 """No handler blocks the event loop (blockbuster raises where one does)."""
 
 import asyncio
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,18 +11,21 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 from blockbuster import BlockBuster, blockbuster_ctx
 
+from frontend import peers
 from frontend.args import FrontendArgs
 from frontend.cluster import ClusterView
 from frontend.core import Core
 from frontend.dispatcher import Dispatcher
 from frontend.metrics import Metrics
 from frontend.operations import OPERATIONS
+from frontend.peers import Peers
 from frontend.responses.journal import Journal
 from frontend.responses.journal_file import JournalFile
 from frontend.service import make_app
 from messages.cluster import READY, ClusterState, ProcessState
 from messages.request import Detokenize, Generate, Tokenize
 from messages.text import Detokenized, Ended, FromTokenizer, Started, TextDelta, Tokenized
+from tests.support.outbox import FakeOutbox
 
 SCHEDULER = ProcessState(name="scheduler", incarnation=1, pid=2, phase=READY, facts={"context": 100})
 
@@ -99,3 +103,16 @@ async def test_no_handler_blocks_the_loop(tmp_path: Path, blocking_is_an_error: 
                 assert (path, response.status) == (path, 200)
         await asyncio.to_thread(core.responses.journal.close)
     assert len(core.dispatcher) == 0
+
+
+async def test_a_silent_frontend_may_have_what_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "PATIENCE_SECONDS", 0.01)
+    core = dataclasses.replace(make_core(), peers=Peers("frontend0", {"frontend1": FakeOutbox()}))
+    async with TestClient(TestServer(make_app(core))) as client:
+        for method in ("get", "delete"):
+            async with client.request(method, "/v1/requests/x") as response:
+                error = (await response.json())["error"]
+                assert (response.status, error["code"], response.headers["Retry-After"]) == (503, "not_ready", "1")
+                assert "frontend1" in error["message"]
+        async with client.get("/v1/requests") as response:
+            assert await response.json() == {"object": "list", "data": [], "has_more": False, "unanswered": ["frontend1"]}

@@ -57,6 +57,13 @@ def test_a_long_table_is_cut() -> None:
     assert requests_table({"data": []}) == ""
 
 
+def test_whose_requests_are_not_known_is_said() -> None:
+    said = "frontend1 and frontend2 did not answer: what they have is not shown"
+    silent = {"unanswered": ["frontend1", "frontend2"]}
+    assert requests_table({"data": [], **silent}) == said
+    assert requests_table({"data": [request("a", choice("decode"))], **silent}).splitlines()[-1] == said
+
+
 class Played(http.server.BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:
         """Quiet."""
