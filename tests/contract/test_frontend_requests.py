@@ -350,7 +350,7 @@ def test_a_request_of_a_thousand_choices_is_asked_for_in_parts(ready: Pair) -> N
     for _ in range(32):
         peers.expect(Generate)
     deadline = time.monotonic() + TIMEOUT
-    while len((found := listed(frontend))["data"]) != 1 or len(found["data"][0]["choices"]) != 1024:
+    while len((found := shown(frontend))["data"]) != 1 or len(found["data"][0]["choices"]) != 1024:
         assert time.monotonic() < deadline
     sizes = [len(peers.expect(Explain).keys) for _ in range(4)]
     assert (sizes, MAX_KEYS) == ([256] * 4, 256)
