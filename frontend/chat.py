@@ -2,7 +2,6 @@
 
 import dataclasses
 
-import msgspec
 from aiohttp import web
 
 from frontend import bodies, conversation, effort, refusals, tool_choice, tools
@@ -25,9 +24,7 @@ async def chat_completions(core: Core, http: web.Request) -> web.StreamResponse:
 
 def job_of(core: Core, request: ChatRequest, thinks: bool | None, names: FieldNames = CHAT) -> Job:
     """What is to be done for it. `thinks`: the model is told to reason, or not to. `names`: of the fields, for errors. Raises ApiError 400."""
-    choice, form, logprobs = tool_choice.choice_of(request.tools, request.tool_choice, names), request.constraint(), _logprobs(request)
-    if form is not None and names.form:
-        form = msgspec.structs.replace(form, param=names.form, place=f"{names.form}.schema")
+    choice, form, logprobs = tool_choice.choice_of(request.tools, request.tool_choice, names), request.constraint(names.form), _logprobs(request)
     if form is not None and choice.told:
         raise invalid(f"{form.param} and tools cannot be had together: set tool_choice to none.", form.param, "unsupported_parameter")
     if form is not None and thinks:

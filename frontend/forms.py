@@ -48,9 +48,9 @@ class Forms(msgspec.Struct, kw_only=True):
     guided_choice: Choices | None = None
     guided_grammar: Text | None = None
 
-    def constraint(self) -> Constraint | None:
-        """None when any answer will do. Raises ApiError 400."""
-        found = [*_of_format(self.response_format), *_of_structured(self.structured_outputs)]
+    def constraint(self, form: str = "") -> Constraint | None:
+        """None when any answer will do. `form`: an API's name of `response_format`, with the schema in its field `schema`. Raises ApiError 400."""
+        found = [*_of_format(self.response_format, form), *_of_structured(self.structured_outputs)]
         guided: dict[str, tuple[ConstraintKind, Any]] = {
             "guided_json": ("json_schema", self.guided_json),
             "guided_regex": ("regex", self.guided_regex),
@@ -63,14 +63,15 @@ class Forms(msgspec.Struct, kw_only=True):
         return found[0] if found else None
 
 
-def _of_format(wanted: ResponseFormat | None) -> list[Constraint]:
+def _of_format(wanted: ResponseFormat | None, form: str) -> list[Constraint]:
     if wanted is None or wanted.type == "text":
         return []
+    param, within = (form, "schema") if form else ("response_format", "json_schema.schema")
     if wanted.type == "json_object":
-        return [Constraint("json_object", param="response_format")]
+        return [Constraint("json_object", param=param)]
     if wanted.json_schema is None or wanted.json_schema.schema is None:
-        raise invalid("response_format: json_schema.schema is required with this type.", "response_format")
-    return [_constraint("json_schema", wanted.json_schema.schema, "response_format", ".json_schema.schema")]
+        raise invalid(f"{param}: {within} is required with this type.", param)
+    return [_constraint("json_schema", wanted.json_schema.schema, param, f".{within}")]
 
 
 def _of_structured(wanted: StructuredOutputs | None) -> list[Constraint]:

@@ -33,7 +33,7 @@ from frontend.shared_metrics import report
 from frontend.streams import ContractError, Sender
 from frontend.tracing import Tracing
 from frontend.watching import Watching
-from messages.cluster import BEGUN, INTAKE, OPEN, READY, STOPPING, ClusterState
+from messages.cluster import BEGUN, INTAKE, LETS_IN, OPEN, READY, STOPPING, ClusterState
 from messages.peers import FindRequests, FoundRequests, FromPeer, OfKeys
 from messages.text import FromTokenizer, Problem
 from transport.clock import Clock
@@ -87,7 +87,7 @@ class Server:
         self._reporter = Reporter(args)
         self._samples: tuple[dict[str, float], dict[str, float]] = ({}, {})
         self._sampled = 0.0
-        self._standing = (-1.0, False, False)
+        self._standing = (-1.0, False, False, False)
 
     async def serve(self) -> None:
         """Raises OSError when the port cannot be bound and JournalError when the journal cannot be used."""
@@ -172,7 +172,7 @@ class Server:
         self._core.metrics.serve(self._core.view.model)
         self._keepers.follow()
         gauges = self._tell(time.monotonic())
-        if (standing := (gauges[INTAKE], gauges[BEGUN] > 0, gauges[OPEN] > 0)) != self._standing:
+        if (standing := (gauges[INTAKE], gauges[BEGUN] > 0, gauges[OPEN] > 0, gauges[LETS_IN] > 0)) != self._standing:
             self._standing = standing
             self._reporter.hurry()  # somebody may wait for it
 
@@ -189,7 +189,7 @@ class Server:
     def _requests(self) -> dict[str, float]:
         state, dispatcher = self._core.view.state, self._core.dispatcher
         counts = {"live": len(dispatcher), OPEN: self._unfinished(), BEGUN: dispatcher.begun, SUSPECTS: dispatcher.suspects}
-        counts[INTAKE] = -1 if state is None else state.intake
+        counts |= {INTAKE: -1 if state is None else state.intake, LETS_IN: self._core.view.started}
         return {name: float(count) for name, count in counts.items()}
 
     async def _drain(self) -> None:

@@ -14,6 +14,7 @@ from launcher.errors import LauncherError
 from launcher.options import number, whole
 from launcher.specs import FRONTENDS, TOKENIZERS, ProcessSpec
 from launcher.stand import PUBLISH_SECONDS, Stand
+from messages.cluster import LETS_IN
 
 if TYPE_CHECKING:
     from launcher.wire_load import Load
@@ -46,13 +47,10 @@ def others(names: Sequence[str], name: str) -> tuple[str, ...]:
     return tuple(other for other in names if other != name)
 
 
-def settle(stand: Stand, port: int, frontends: int) -> None:
-    """Wait until so many frontends have heard that the cluster is ready."""
-    from launcher.start import all_serve
-
-    while not all_serve(f"http://{HOST}:{port}", frontends):
+def settle(stand: Stand, frontends: Sequence[str]) -> None:
+    """Wait until those of these names have heard that the cluster is ready."""
+    while not all(stand.gauges_of(name).get(LETS_IN) for name in frontends):
         stand.watch(PUBLISH_SECONDS)
-    stand.watch(PUBLISH_SECONDS)
 
 
 class FrontendStand(Stand):
@@ -100,7 +98,7 @@ def _measure(args: argparse.Namespace, rate: float, megabytes: float) -> dict[st
     tokens = max(2, round(rate * args.seconds / args.streams))
     later = (args.seconds / 3, _body("word " * round(megabytes * MEGABYTE / 5), 2)) if megabytes else None
     with FrontendStand(args.frontends, rate) as stand:
-        settle(stand, stand.port, args.frontends)
+        settle(stand, stand.names)
         address, pids = (HOST, stand.port), ([stand.pid(name) for name in stand.names], [stand.pid(ENGINE)], [os.getpid()])
         Load(address, [_body("x", WARM_TOKENS)] * args.streams, MARGIN_SECONDS, stand.beat).run()
         before = [Cpu.of(group) for group in pids]

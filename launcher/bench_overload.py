@@ -100,7 +100,7 @@ def _measure_paced(args: argparse.Namespace) -> dict[str, Any]:
     stand = Served(engine, read_shape(engine).vocab, None)
     stand.scheduler_arguments |= {"max_queue_seconds": args.queue_seconds}
     with stand as served:
-        settle(served, served.address[1], len(served.fronts))
+        settle(served, served.fronts)
         return asyncio.run(_watched(args, served))
 
 

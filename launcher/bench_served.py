@@ -91,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
     with traced(path) as trace, Served(args, config.vocab, trace) as served:
         _say(f"processes ready after {served.start_seconds:.1f} s")
         served.warm()
-        settle(served, served.address[1], len(served.fronts))
+        settle(served, served.fronts)
         _say("worker warm")
         passes = [_pass(served, orders, number) for number in range(args.runs)]
     counted = passes[1:] or passes

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from messages.cluster import BEGUN, DEAD, INTAKE, OPEN, ProcessState
+from messages.cluster import BEGUN, DEAD, INTAKE, LETS_IN, OPEN, ProcessState
 
 FRONTEND = "frontend"
 OPERATOR = "operator"
@@ -21,6 +21,11 @@ class Unfinished(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         return f"{self.running} running, {self.queued} queued"
+
+
+def all_let_in(processes: Iterable[ProcessState]) -> bool:
+    """Whether every frontend has heard that the cluster is ready."""
+    return all(process.gauges.get(LETS_IN, 0.0) > 0 for process in processes if process.name.startswith(FRONTEND))
 
 
 def unfinished(processes: Iterable[ProcessState], intake: int) -> Unfinished | None:

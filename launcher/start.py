@@ -3,17 +3,14 @@
 import argparse
 import contextlib
 import errno
-import http.client
 import os
 import signal
 import socket
-import ssl
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
-from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
@@ -33,9 +30,6 @@ from launcher.sizes import sizes_from
 from launcher.specs import ClusterOptions, cluster_specs
 from launcher.watching import access_descriptor, watching_from
 
-PROBE_SECONDS = 0.5
-LOOKS = 8
-"""For each of several frontends on a port."""
 DETACHED_VARIABLE = "PAGEWIRE_DETACHED"
 
 
@@ -170,7 +164,7 @@ def free_port(host: str, port: int) -> int:
             probe.listen(1)
             found = probe.getsockname()
         if port == 0:
-            _keep(where[0], found)
+            _keep(host, found[1])
         return int(found[1])
     except socket.gaierror as error:
         raise LauncherError(f"--host {host}: {error.strerror}", 2) from error
@@ -180,9 +174,10 @@ def free_port(host: str, port: int) -> int:
         raise LauncherError(f"cannot listen on {host} port {port}: {error.strerror}") from error
 
 
-def _keep(family: int, place: Any) -> None:
+def _keep(host: str, port: int) -> None:
     """Until this process ends the system gives this port to nobody who asks for any free one. Who names it, as a frontend does, may listen there."""
     if sys.platform == "linux":
+        family, *_, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         keeper = socket.socket(family)
         keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         with contextlib.suppress(OSError):
@@ -203,6 +198,7 @@ def serve(options: ClusterOptions, run_dir: RunDir, report_fd: int = -1) -> int:
 
     setproctitle.setproctitle(f"pagewire supervisor {options.port}")
     audience = PipeAudience(options, report_fd) if report_fd >= 0 else TerminalAudience(options)
+    _keep(options.host, options.port)
     code = 1
     try:
         key, security = with_own_key(options.security)
@@ -217,7 +213,7 @@ def serve(options: ClusterOptions, run_dir: RunDir, report_fd: int = -1) -> int:
                 lambda chosen: cluster_specs(chosen, str(run_dir.folder), access, journal),
                 lambda adopted: run_dir.write_info(msgspec.structs.replace(info, model=adopted.model_name)),
             )
-            code = Supervisor(offers, run_dir.folder, audience, *timeouts, lambda: all_serve(options.url, options.frontends)).run()
+            code = Supervisor(offers, run_dir.folder, audience, *timeouts).run()
     finally:
         if code != 0:
             run_dir.keep_log(options.port)
@@ -230,33 +226,6 @@ def serve(options: ClusterOptions, run_dir: RunDir, report_fd: int = -1) -> int:
 def _info(options: ClusterOptions) -> ClusterInfo:
     where: dict[str, Any] = {"host": options.host, "port": options.port, "url": options.url, "tls_cert": options.security.tls_cert}
     return ClusterInfo(pid=os.getpid(), model=options.model_name, started=time.time(), **where)
-
-
-def all_serve(url: str, frontends: int) -> bool:
-    """Whether all `frontends` at `url` say so, as far as many looks can tell: a connection comes to any of them."""
-    return all(serves(url) for _ in range(LOOKS * frontends if frontends > 1 else 1))
-
-
-def serves(url: str) -> bool:
-    """Whether the frontend at `url` says that the cluster has been ready; its view of it is a moment older than the supervisor's."""
-    place = urlsplit(url)
-    connection = _connection(place)
-    try:
-        connection.request("GET", "/health/startup")
-        return connection.getresponse().status == 200
-    except (OSError, http.client.HTTPException):
-        return False
-    finally:
-        connection.close()
-
-
-def _connection(place: SplitResult) -> http.client.HTTPConnection:
-    """To this machine, where nothing secret is sent: any certificate will do."""
-    if place.scheme == "http":
-        return http.client.HTTPConnection(place.hostname or "", place.port, timeout=PROBE_SECONDS)
-    context = ssl.create_default_context()
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    return http.client.HTTPSConnection(place.hostname or "", place.port, timeout=PROBE_SECONDS, context=context)
 
 
 def _start_detached(options: ClusterOptions, run_dir: RunDir) -> int:

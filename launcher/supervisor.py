@@ -5,7 +5,6 @@ import math
 import os
 import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
@@ -17,7 +16,7 @@ from launcher.child import Child
 from launcher.control import ControlServer
 from launcher.ending import STAGE_SECONDS, Ending
 from launcher.errors import LauncherError
-from launcher.intake import OPERATOR, Intake, Unfinished, unfinished
+from launcher.intake import OPERATOR, Intake, Unfinished, all_let_in, unfinished
 from launcher.serving import Serving
 from launcher.standing import UP, standing
 from messages.change import (
@@ -39,7 +38,7 @@ log = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.05
 PUBLISH_SECONDS = 0.2
-# Every process looks at the feed five times a second: after this long all have seen that the cluster is ready.
+# Every process looks at the feed five times a second: as a rule all have seen by then that the cluster is ready.
 SETTLE_SECONDS = 0.3
 CUT_SECONDS = 1.5
 """For the frontends to end what has not finished in time."""
@@ -68,7 +67,7 @@ class Supervisor:
     """Runs a table of processes until it is told to stop. Lives on the main thread of the process that calls `run`.
 
     A process that was ready once and is then silent for more than `hang_timeout` seconds is killed and started again; 0: never.
-    `serves` is asked, once all processes are ready, whether clients are served now: only then is the cluster announced as ready.
+    The cluster is announced as ready once all processes are and every frontend has heard of it.
     `grace`: seconds that requests get to finish after the first signal. No limit counts time in which this process did not run.
     """
 
@@ -80,7 +79,6 @@ class Supervisor:
         startup_timeout: float = 600.0,
         hang_timeout: float = 60.0,
         grace: float = 25.0,
-        serves: Callable[[], bool] = lambda: True,
     ) -> None:
         self._offers = offers
         self._serving = offers.now()
@@ -89,7 +87,6 @@ class Supervisor:
         self._startup_timeout = startup_timeout
         self._hang_timeout = hang_timeout
         self._grace = grace
-        self._serves = serves
         self._clock = Clock()
         self._children = {spec.name: Child(spec, audience.line, lambda: self._clock.now) for spec in self._serving.specs}
         self._intake = Intake()
@@ -361,7 +358,7 @@ class Supervisor:
             self._ready_since = None
         elif not self._was_ready:
             self._ready_since = self._ready_since or now
-            self._was_ready = now - self._ready_since >= SETTLE_SECONDS and self._serves()
+            self._was_ready = now - self._ready_since >= SETTLE_SECONDS and all_let_in(state.processes)
             if self._was_ready:
                 self._audience.ready(state)
 

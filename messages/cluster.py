@@ -21,9 +21,9 @@ MARKER = "marker:"
 OPENS, OPENS_ON, OPENS_OFF = "opens_reasoning", "opens_reasoning_on", "opens_reasoning_off"
 STEP_TOKENS, STEP_TOKENS_LE = "step_tokens", "step_tokens_le_"
 """Counters of the scheduler: tokens of all steps; followed by a number, the steps of at most so many."""
-INTAKE, OPEN, BEGUN = "intake", "open", "begun"
-"""Gauges of a frontend: the `intake` of the last ClusterState it has followed; requests it has let in that have not been answered; and those of
-them for which something has been generated."""
+INTAKE, OPEN, BEGUN, LETS_IN = "intake", "open", "begun", "lets_in"
+"""Gauges of a frontend: the `intake` of the last ClusterState it has followed; requests it has let in that have not been answered; those of them
+for which something has been generated; and 1 once it has heard that the cluster is ready and lets requests in."""
 SAMPLE = "sample:"
 """Begins the names of those numbers of a frontend that are samples of its metrics: the others on its port add them to theirs."""
 

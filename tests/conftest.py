@@ -28,7 +28,7 @@ for name in ("no_proxy", "NO_PROXY"):
     os.environ[name] = ",".join(filter(None, (os.environ.get(name), "127.0.0.1", "localhost")))
 
 # Each run tries the same examples, however busy the machine is. `--hypothesis-profile=fresh` has new ones, with `--hypothesis-seed=N` those of N.
-settings.register_profile("fresh", deadline=None, database=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("fresh", derandomize=False, deadline=None, database=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("same", settings.get_profile("fresh"), derandomize=True)
 settings.load_profile("same")
 

@@ -33,7 +33,7 @@ class ProcessArgs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Stopping:
-    """Whether this process was asked to end. Unlike an Event it takes no lock: a signal may come while another one, or a wait, is within it."""
+    """Whether this process was asked to end. Unlike an Event it takes no lock: a signal may come while another one is within it."""
 
     def __init__(self) -> None:
         self._asked = False

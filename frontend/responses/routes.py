@@ -16,7 +16,7 @@ from frontend.json_response import json_response
 from frontend.keepers import STAY
 from frontend.record import RECORD
 from frontend.responses import background
-from frontend.responses.asking import FORM, addressed, job_of
+from frontend.responses.asking import addressed, job_of
 from frontend.responses.body import DeletedBody, ItemList, ResponseBody, usage
 from frontend.responses.fields import wants_logprobs
 from frontend.responses.input import read_input
@@ -34,7 +34,7 @@ FORWARDED: web.RequestKey[bool] = web.RequestKey("forwarded", bool)
 DEFAULT_LISTED, MAX_LISTED = 20, 100
 _BOOLEANS = {"true": True, "false": False}
 _INCLUDE = ("include", "include[]")
-_FIELDS = {"prompt": "input", "messages": "input", "max_tokens": "max_output_tokens", "response_format": FORM}
+_FIELDS = {"prompt": "input", "messages": "input", "max_tokens": "max_output_tokens"}
 """The field of this route for one that chat or other processes name."""
 
 
@@ -69,7 +69,7 @@ async def create(core: Core, http: web.Request) -> web.StreamResponse:
     except ApiError as error:
         found = _FIELDS.get((error.param or "").partition("[")[0])
         if found is not None:
-            error.param, error.message = found, error.message.replace("response_format", FORM)
+            error.param = found
         raise
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import zmq
 
 from launcher.intake import FRONTEND
-from messages.cluster import BEGUN, INTAKE, LOADING, OPEN, READY, STOPPING, ClusterState
+from messages.cluster import BEGUN, CHANGING, DRAINING, INTAKE, LETS_IN, LOADING, OPEN, READY, STOPPING, ClusterState
 from transport.lifetime import Lifetime, ProcessArgs, read_arguments
 from transport.reports import CLUSTER_FEED, Reporter
 from transport.sockets import Subscription
@@ -52,7 +52,7 @@ def follow(args: FakeArgs, lifetime: Lifetime, reporter: Reporter) -> None:
     """A frontend's life until it is told to end. What has begun ends when the cluster says so."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     feed: Subscription[ClusterState] = Subscription(context, args.run_dir, CLUSTER_FEED, ClusterState)
-    file, intake = Path(args.run_dir, "requests"), -1
+    file, lets_in, told = Path(args.run_dir, "requests"), False, (-1, False)
     while not told_to_stop(lifetime, 0.02):
         state = feed.latest()
         if state is None:
@@ -60,9 +60,10 @@ def follow(args: FakeArgs, lifetime: Lifetime, reporter: Reporter) -> None:
         if state.cutting:
             replace(file, "0 0")
         opened, begun = map(float, file.read_text().split()) if file.exists() else (0.0, 0.0)
-        reporter.numbers({INTAKE: float(state.intake), OPEN: opened, BEGUN: begun}, {"starts": 1.0})
-        if state.intake != intake:
-            intake = state.intake
+        lets_in = lets_in or state.phase in (READY, DRAINING, CHANGING)
+        reporter.numbers({INTAKE: float(state.intake), OPEN: opened, BEGUN: begun, LETS_IN: float(lets_in)}, {"starts": 1.0})
+        if (state.intake, lets_in) != told:
+            told = state.intake, lets_in
             reporter.phase(READY)
     feed.close()
     context.term()

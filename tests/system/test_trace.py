@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from launcher.start import serves
 from launcher.trace_steps import read_steps
 from launcher.trace_summary import summary
 from tests.support.cluster import ROOT, Cluster, environment, running_cluster
@@ -111,7 +110,7 @@ def test_a_killed_worker_leaves_whole_lines(models: Path, tmp_path: Path) -> Non
             assert time.monotonic() < limit
             time.sleep(0.05)
         os.kill(worker, signal.SIGKILL)
-        while cluster.pids()["worker0"] in {0, worker} or not serves(cluster.url):
+        while cluster.pids()["worker0"] in {0, worker} or not cluster.state().ready:
             assert time.monotonic() < limit
             time.sleep(0.05)
         complete(cluster, "abcd")

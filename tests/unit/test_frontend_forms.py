@@ -14,9 +14,9 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 TEXT = json.dumps(SCHEMA, separators=(",", ":"))
 
 
-def constraint(**fields: Any) -> Constraint | None:
+def constraint(form: str = "", **fields: Any) -> Constraint | None:
     body = json.dumps({"messages": [{"role": "user", "content": "A"}]} | fields).encode()
-    return bodies.decode(body, ChatRequest, refusals.CHAT).constraint()
+    return bodies.decode(body, ChatRequest, refusals.CHAT).constraint(form)
 
 
 @pytest.mark.parametrize(
@@ -75,6 +75,14 @@ def test_what_is_refused_is_named(fields: dict[str, Any], param: str) -> None:
     with pytest.raises(ApiError) as caught:
         constraint(**fields)
     assert (caught.value.status, caught.value.param) == (400, param)
+
+
+def test_another_apis_field_is_named() -> None:
+    wanted = {"type": "json_schema", "json_schema": {"schema": {"enum": ["x" * MAX_TEXT]}}}
+    with pytest.raises(ApiError) as caught:
+        constraint("text.format", response_format=wanted)
+    assert caught.value.param == "text.format"
+    assert caught.value.message.startswith("text.format has ")
 
 
 def test_an_answer_with_a_form_must_be_able_to_end() -> None:

@@ -11,14 +11,14 @@ import pytest
 from launcher.cli import build_parser
 from launcher.drain import drain, finish, waited
 from launcher.errors import LauncherError
-from launcher.intake import Intake, Unfinished, unfinished
+from launcher.intake import Intake, Unfinished, all_let_in, unfinished
 from launcher.reload import changes_from, run_reload, told
 from launcher.rundir import Cluster, ClusterInfo
 from launcher.serving import Offers, changed
 from launcher.specs import ClusterOptions, cluster_specs
 from launcher.status import CUT_SECONDS, run_stop, status_table
 from messages.change import Change, ModelOptions
-from messages.cluster import BEGUN, DEAD, INTAKE, LOADING, OPEN, READY, ClusterState, ProcessState
+from messages.cluster import BEGUN, DEAD, INTAKE, LETS_IN, LOADING, OPEN, READY, ClusterState, ProcessState
 
 OPTIONS = ClusterOptions(model_path="/", model_name="m", port=8000, chat_template="/t", max_queue=100, frontends=2)
 CLUSTER = Cluster(Path("/"), ClusterInfo(pid=1, host="", port=1, url="u", model="m", started=0.0))
@@ -35,6 +35,13 @@ def test_what_is_unfinished_is_known_when_every_living_frontend_has_told() -> No
     assert unfinished([one, state_of("frontend1", LOADING)], 2) is unfinished([one, two], 3) is None
     assert not unfinished([], 9)
     assert str(Unfinished(1, 2)) == "1 running, 2 queued"
+
+
+def test_a_cluster_is_announced_when_every_frontend_has_heard_of_it() -> None:
+    one, two = state_of("frontend0", READY, {LETS_IN: 1}), state_of("frontend1", READY, {LETS_IN: 0})
+    assert all_let_in([one, state_of("worker0")])
+    assert not all_let_in([one, two])
+    assert not all_let_in([one, state_of("frontend1")])
 
 
 def test_flags_count_their_changes() -> None:

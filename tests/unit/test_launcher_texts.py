@@ -3,7 +3,6 @@
 import io
 import socket
 import sys
-from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from launcher.errors import LauncherError
 from launcher.progress import ByteBar, StatusLine
 from launcher.rundir import Cluster, ClusterInfo
 from launcher.specs import ClusterOptions, cluster_specs
-from launcher.start import all_serve, free_port, options_from
+from launcher.start import free_port, options_from
 from launcher.status import duration, status_document, status_table
 from messages.cluster import SAMPLE, ClusterState, ProcessState
 from scheduler.args import SchedulerArgs
@@ -221,14 +220,6 @@ def test_a_free_port_is_kept_for_the_frontends() -> None:
     for _ in range(2):
         with socket.create_server(("127.0.0.1", port), reuse_port=True), socket.create_server(("127.0.0.1", port), reuse_port=True):
             pass
-
-
-@pytest.mark.parametrize(("answers", "frontends", "all_do"), [([200], 1, True), ([200, 503], 2, False), ([200] * 9, 3, True)])
-def test_ready_is_what_all_frontends_of_a_port_say(monkeypatch: pytest.MonkeyPatch, answers: list[int], frontends: int, all_do: bool) -> None:
-    """Connections come to one after the other here."""
-    said = cycle(answers)
-    monkeypatch.setattr("launcher.start.serves", lambda url: next(said) == 200)
-    assert all_serve("http://127.0.0.1:1", frontends) == all_do
 
 
 def test_ready_text_says_how_to_get_in() -> None:
