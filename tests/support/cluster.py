@@ -15,7 +15,7 @@ import msgspec
 import psutil
 
 from launcher.rundir import ClusterInfo
-from messages.cluster import ClusterState, StatusQuery
+from messages.cluster import ClusterState, Command, StatusQuery
 from transport.command import ask
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -48,13 +48,29 @@ class Cluster:
 
     def state(self) -> ClusterState:
         """The supervisor's view now."""
-        answer = ask(self.run_dir, StatusQuery(), ANSWER_SECONDS)
-        assert isinstance(answer, ClusterState)
+        return self.command(StatusQuery())
+
+    def command(self, command: Command) -> ClusterState:
+        """The state after a command, which must not be declined."""
+        answer = ask(self.run_dir, command, ANSWER_SECONDS)
+        assert isinstance(answer, ClusterState), answer
         return answer
 
     def pids(self) -> dict[str, int]:
         """Process ids by name (frontend0, tokenizer0, scheduler, worker0)."""
         return {process.name: process.pid for process in self.state().processes}
+
+    def pid_of(self, name: str) -> int:
+        """Of the process of this name, which is waited for while it is away: its number is 0 then, and a signal to 0 would end the tests too."""
+        limit = time.monotonic() + START_SECONDS
+        while not (pid := self.pids()[name]):
+            assert time.monotonic() < limit, f"{name} has not come back"
+            time.sleep(0.02)
+        return pid
+
+    def kill(self, name: str, how: signal.Signals = signal.SIGKILL) -> None:
+        """Send this signal to the process of this name."""
+        os.kill(self.pid_of(name), how)
 
     def info(self) -> ClusterInfo:
         """As far as commands need it."""

@@ -1,6 +1,7 @@
 """The scheduler's own figures as the supervisor publishes them, and what must hold of them when nothing runs."""
 
 import asyncio
+import signal
 import time
 from dataclasses import dataclass
 
@@ -49,6 +50,15 @@ async def figures(cluster: Cluster) -> Figures:
         if time.monotonic() - scheduler.age > asked + REFRESH_SECONDS:
             return Figures(scheduler.gauges, scheduler.counters)
         await asyncio.sleep(0.02)
+
+
+async def caught(cluster: Cluster, rows: int) -> bool:
+    """Stop the worker. True: so many sequences run, and none ends until it goes on. False: there were fewer already, and it goes on."""
+    cluster.kill("worker0", signal.SIGSTOP)
+    if (await figures(cluster)).gauges["running"] >= rows:
+        return True
+    cluster.kill("worker0", signal.SIGCONT)
+    return False
 
 
 async def idle_figures(cluster: Cluster) -> Figures:

@@ -45,6 +45,8 @@ SETTLE_SECONDS = 60.0
 SLACK = 5.0
 """Seconds until clients have seen that a frontend is gone."""
 ROUND_SECONDS = 15.0
+MORE_ROUNDS = 4
+"""Where the machine was so slow that some were spared."""
 SPARE_DESCRIPTORS = 4
 MOST_DRIFT = 0.02
 LITTLE = 2 * MIB if SECONDS >= LONG else 8 * MIB
@@ -67,7 +69,8 @@ class Chaos:
     answers: int = 0
     cut: int = 0
     frontend_over: float = 0.0
-    gone: "asyncio.Task[None] | None" = None
+    leaving: int = 0
+    watched: "list[asyncio.Task[None]]" = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     killed: Counter[tuple[str, signal.Signals]] = field(default_factory=Counter)
     chance: random.Random = field(default_factory=lambda: random.Random(SEED))
@@ -147,18 +150,28 @@ class Chaos:
                     self.killed[victim, how] += 1
                     if victim == MORTAL:
                         self.frontend_over = math.inf
-                        self.gone = asyncio.create_task(self.watch_go(pid))
+                        self.leaving += 1
+                        self.watched.append(asyncio.create_task(self.watch_go(pid)))
 
     async def watch_go(self, pid: int) -> None:
         """One that was only stopped is killed some time."""
         await until(lambda: is_gone(pid), LONGEST_ANSWER)
-        self.frontend_over = time.monotonic() + SLACK
+        self.leaving -= 1
+        if not self.leaving:
+            self.frontend_over = time.monotonic() + SLACK
+
+    @property
+    def missing(self) -> set[str]:
+        """Victims that none of it has met so far."""
+        return set(self.victims) - {victim for victim, _ in self.killed}
 
     async def round(self, session: aiohttp.ClientSession, seconds: float) -> None:
         """So long of it, and then until all is at rest."""
         ends = time.monotonic() + seconds
         await asyncio.gather(self.kill(ends), *(self.keep_asking(session, number, ends) for number in range(STREAMS)))
         assert self.failures == [], self.cluster.log()[-20_000:]
+        await asyncio.gather(*self.watched)
+        self.watched.clear()
         await until(lambda: self.cluster.state().ready and all(value == 0 for value in busy(self.cluster).values()), SETTLE_SECONDS)
         children = {child.pid for child in psutil.Process(self.cluster.pid).children(recursive=True)}
         assert children == set(self.cluster.pids().values()), "a process that nobody knows of"
@@ -188,7 +201,8 @@ async def test_every_text_is_that_of_an_undisturbed_run(
             survivors = [psutil.Process(pid) for pid in (cluster.pids()["frontend0"], cluster.pid)]
             descriptors = [process.num_fds() for process in survivors]
             memory: list[list[int]] = [[] for _ in survivors]
-            for _ in range(max(2, round(SECONDS / ROUND_SECONDS))):
+            rounds = max(2, round(SECONDS / ROUND_SECONDS))
+            while len(memory[0]) < rounds or (chaos.missing and len(memory[0]) < rounds + MORE_ROUNDS):
                 await chaos.round(session, ROUND_SECONDS)
                 await until(
                     lambda: all(process.num_fds() <= before + SPARE_DESCRIPTORS for process, before in zip(survivors, descriptors, strict=True)),
@@ -199,7 +213,7 @@ async def test_every_text_is_that_of_an_undisturbed_run(
         told = [[round(size / MIB, 1) for size in sizes] for sizes in memory]
         print(f"{chaos.answers} answers, {chaos.cut} cut, killed {dict(chaos.killed)}, MiB of frontend0 and launch.py after each round {told}")
         assert chaos.answers >= STREAMS
-        assert {victim for victim, _ in chaos.killed} == set(chaos.victims)
+        assert not chaos.missing
         assert all(after <= before + max(LITTLE, MOST_DRIFT * before) for before, after in map(ends, memory)), told
 
 

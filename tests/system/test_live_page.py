@@ -269,7 +269,7 @@ def test_a_server_that_is_frozen_is_told_of(opened: Any, models: Path) -> None:
         page.set_default_timeout(PATIENCE_MS)
         page.goto(cluster.url)
         expect(page.locator("#state")).to_have_text("live")
-        frontend = psutil.Process(cluster.pids()["frontend0"])
+        frontend = psutil.Process(cluster.pid_of("frontend0"))
         frontend.suspend()
         try:
             expect(page.locator("#state")).to_have_text("the server is silent", timeout=PATIENCE_MS)
@@ -293,7 +293,7 @@ def test_a_request_that_is_forgotten_is_no_longer_shown(opened: Any, models: Pat
         page.keyboard.press("Enter")
         expect(page.locator("#cancel")).to_be_visible()
         for name in ("frontend0", "frontend1"):
-            psutil.Process(cluster.pids()[name]).kill()
+            cluster.kill(name)
         expect(page.locator("#cancel")).to_be_hidden(timeout=PATIENCE_MS)
         expect(page.locator("#detail-empty")).to_have_text(re.compile("^No request"), timeout=PATIENCE_MS)
 
@@ -315,7 +315,7 @@ def test_a_choice_is_still_shown_after_the_scheduler_has_died(opened: Any, model
         expect(facts).to_contain_text(re.compile("[123] of 3"))
         which = re.search("[123] of 3", facts.inner_text())
         assert which is not None
-        psutil.Process(cluster.pids()["scheduler"]).kill()
+        cluster.kill("scheduler")
         page.wait_for_timeout(500)
         expect(page.locator("#processes tbody tr", has_text="scheduler").locator("td").nth(4)).to_have_text("1", timeout=PATIENCE_MS)
         page.wait_for_timeout(3000)

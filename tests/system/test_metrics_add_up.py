@@ -17,12 +17,13 @@ import pytest
 from messages.cluster import INTAKE, READY, SAMPLE, ProcessState
 from tests.support.asking import strict
 from tests.support.cluster import Cluster, running_cluster
-from tests.support.figures import idle_figures
+from tests.support.figures import caught, idle_figures
 from tests.support.scraping import GENERATING, Scrape, Watch
 
 SLOTS, QUEUE, CONTEXT = 4, 40, 1024
 ENDLESS = 900
 DOWN_SECONDS = 60.0
+TRIES = 5
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 OPTIONS = ["--kv-tokens", str(CONTEXT), "--max-context", str(CONTEXT), "--max-slots", str(SLOTS), "--max-queue", str(QUEUE), "--threads", "1"]
 PATIENT = "--hang-timeout", "0"
@@ -47,14 +48,18 @@ class Client:
     statuses: Counter[int] = field(default_factory=Counter)
     closed: int = 0
 
-    async def ask(self, path: str = "/v1/completions", **body: Any) -> None:
+    async def ask(self, path: str = "/v1/completions", begun: asyncio.Semaphore | None = None, **body: Any) -> None:
+        """`begun` is released when the first of the answer is there."""
         body = {"model": self.cluster.model, "prompt": "A", "ignore_eos": True} | body
         if path != "/v1/completions":
             body = {name: value for name, value in body.items() if name not in ("prompt", "ignore_eos")}
         if body.get("stream"):
             body["stream_options"] = {"include_usage": True}
         async with aiohttp.ClientSession(self.cluster.url) as session, session.post(path, json=body) as response:
-            text = await response.text()
+            first = await response.content.readany()
+            if begun is not None:
+                begun.release()
+            text = (first + await response.content.read()).decode()
         self.statuses[response.status] += 1
         if response.status == 200:
             events = [strict(line[6:]) for line in text.splitlines() if line.startswith("data: {")] if body.get("stream") else [strict(text)]
@@ -158,10 +163,7 @@ async def test_c58_metrics_add_up(logged: tuple[Cluster, Path]) -> None:
         scraping = asyncio.create_task(background.run())
         await mix(client, watch)
         await preempted(client)
-        running = [asyncio.create_task(client.ask(max_tokens=400, stream=True)) for _ in range(2)]
-        await until(lambda found: found.sum("num_requests_running") >= 2, watch)
-        os.kill(cluster.pids()["worker0"], signal.SIGKILL)
-        await asyncio.gather(*running)
+        await worker_dies(client)
         found = await until(at_rest, watch)
         lines = await all_lines(log, int(found.sum("requests_received_total")))
         background.stop()
@@ -173,6 +175,21 @@ async def test_c58_metrics_add_up(logged: tuple[Cluster, Path]) -> None:
     for _ in range(8):  # whichever frontend answers
         async with aiohttp.ClientSession(cluster.url) as session:
             await until(lambda again: all(again.sum(name) == found.sum(name) for name in SUMS), Watch(session))
+
+
+async def worker_dies(client: Client) -> None:
+    """While two streams run."""
+    for _ in range(TRIES):
+        begun = asyncio.Semaphore(0)
+        running = [asyncio.create_task(client.ask(max_tokens=400, stream=True, begun=begun)) for _ in range(2)]
+        for _ in running:
+            await begun.acquire()
+        if there := await caught(client.cluster, 2):
+            client.cluster.kill("worker0")
+        await asyncio.gather(*running)
+        if there:
+            return
+    raise AssertionError("both have never run at once")
 
 
 SUMS = (
@@ -231,19 +248,21 @@ def check_against_lines(found: Scrape, lines: list[dict[str, Any]], client: Clie
 async def test_c58_nothing_falls_when_a_frontend_dies(logged: tuple[Cluster, Path]) -> None:
     """What it counted stays in the sums of both, and what it was doing is lost, not forgotten. The worker sleeps meanwhile, so that nothing ends."""
     cluster, _ = logged
-    client, pids = Client(cluster), cluster.pids()
+    client, frontend = Client(cluster), cluster.pid_of("frontend1")
     async with aiohttp.ClientSession(cluster.url) as session:
         watch = Watch(session)
         before = await watch.scrape()
-        streams = [asyncio.create_task(client.ask(max_tokens=ENDLESS, stream=True)) for _ in range(SLOTS)]
-        await until(lambda found: found.sum("sequences_live") == SLOTS, watch)
-        os.kill(pids["worker0"], signal.SIGSTOP)
+        begun = asyncio.Semaphore(0)
+        streams = [asyncio.create_task(client.ask(max_tokens=ENDLESS, stream=True, begun=begun)) for _ in range(SLOTS)]
+        for _ in streams:
+            await begun.acquire()
+        cluster.kill("worker0", signal.SIGSTOP)
         async with asyncio.timeout(DOWN_SECONDS):
             while told_live(cluster) != sum(not each.done() for each in streams):
                 await asyncio.sleep(0.05)
         running = [each for each in streams if not each.done()]
-    os.kill(pids["frontend1"], signal.SIGKILL)
-    await comes_back(cluster, "frontend1", pids["frontend1"])
+    os.kill(frontend, signal.SIGKILL)
+    await comes_back(cluster, "frontend1", frontend)
     started = before.sum("sequences_started_total") + SLOTS
     broken = [each for each in running if each.done() and isinstance(each.exception(), aiohttp.ClientError)]
     for each in running:
@@ -254,7 +273,7 @@ async def test_c58_nothing_falls_when_a_frontend_dies(logged: tuple[Cluster, Pat
             found = await until(lambda found: not found.sum("sequences_live") and found.sum("sequences_started_total") == started, Watch(session))
         found.check_risen(before)
         assert found.sum("sequences_lost_total") == len(broken)
-    os.kill(pids["worker0"], signal.SIGCONT)
+    cluster.kill("worker0", signal.SIGCONT)
 
 
 def told_live(cluster: Cluster) -> float:

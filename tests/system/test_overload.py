@@ -6,8 +6,9 @@ import signal
 import socket
 import struct
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +16,31 @@ import aiohttp
 import pytest
 
 from tests.support.asking import ask, complete, stream, strict, text
-from tests.support.cluster import Cluster, running_cluster
+from tests.support.cluster import ROOT, Cluster, running_cluster
 from tests.support.figures import busy, figures
+from tests.support.launch_paced import STEP_SECONDS
 from tests.support.scraping import Scrape
 from tests.support.waiting import until
 
 PATH = "/v1/completions"
 LONG = {"prompt": "A", "max_tokens": 1900, "ignore_eos": True}
+PACE = 0.004
+"""Seconds for a step, on whatever machine: LONG takes 7.6 s."""
 SLOTS, QUEUE = 2, 3
+GRACE_SECONDS = 1.0
+"""For so long a frontend leaves it to the scheduler to end what is out of time."""
 TRIES = 4
 """What is told is how long it takes at the pace of the last seconds, and others may have the machine then."""
 
 
 @pytest.fixture(scope="module")
 def crowded(models: Path) -> Iterator[Cluster]:
-    with running_cluster(models / "dice-byte", "--max-slots", str(SLOTS), "--max-queue", str(QUEUE), "--max-timeout", "60") as running:
-        yield running
+    sizes = "--max-slots", str(SLOTS), "--max-queue", str(QUEUE), "--max-timeout", "60", "--hang-timeout", "0"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join((str(ROOT), os.environ.get("PYTHONPATH", ""))))
+        patch.setenv(STEP_SECONDS, str(PACE))
+        with running_cluster(models / "dice-byte", *sizes, script=ROOT / "tests" / "support" / "launch_paced.py") as running:
+            yield running
 
 
 async def post(cluster: Cluster, **body: Any) -> tuple[int, dict[str, str], Any]:
@@ -45,15 +55,18 @@ async def scrape(cluster: Cluster) -> Scrape:
 
 
 @asynccontextmanager
-async def filled(cluster: Cluster, requests: int, tokens: int) -> AsyncIterator[None]:
-    """While so many requests for so many tokens run or wait."""
+async def filled(cluster: Cluster, requests: int, tokens: int) -> AsyncIterator[Callable[[], None]]:
+    """While so many requests for so many tokens run or wait. The worker is stopped until what is yielded is called."""
+    go_on = partial(cluster.kill, "worker0", signal.SIGCONT)
+    cluster.kill("worker0", signal.SIGSTOP)
     jobs = [asyncio.create_task(ask(cluster, PATH, prompt="A", max_tokens=tokens, ignore_eos=True)) for _ in range(requests)]
-    async with asyncio.timeout(60):
-        while (now := (await figures(cluster)).gauges)["running"] + now["waiting"] < requests:
-            await asyncio.sleep(0.02)
     try:
-        yield
+        async with asyncio.timeout(60):
+            while (now := (await figures(cluster)).gauges)["running"] + now["waiting"] < requests:
+                await asyncio.sleep(0.02)
+        yield go_on
     finally:
+        go_on()
         for job in jobs:
             job.cancel()
         await asyncio.gather(*jobs, return_exceptions=True)
@@ -64,9 +77,11 @@ async def filled(cluster: Cluster, requests: int, tokens: int) -> AsyncIterator[
 @pytest.mark.timeout(240)
 async def test_who_is_refused_and_waits_as_he_was_told_is_let_in(crowded: Cluster) -> None:
     """Nobody else asks meanwhile (tests/unit/test_scheduler_overload.py has many more cases of it, on a clock of its own)."""
+    await complete(crowded, prompt="A", max_tokens=400, ignore_eos=True)  # so that its pace is known
     before = await scrape(crowded)
-    async with filled(crowded, SLOTS + QUEUE, 400):
+    async with filled(crowded, SLOTS + QUEUE, 400) as go_on:
         status, headers, body = await post(crowded, prompt="B", max_tokens=1)
+        go_on()
         refused = 0
         while status == 429:
             refused += 1
@@ -89,15 +104,17 @@ async def test_out_of_time_in_line_without_ever_a_slot(crowded: Cluster) -> None
     for _ in range(4):
         await complete(crowded, prompt="A", max_tokens=1, n=64)
     before = await figures(crowded)
-    async with filled(crowded, SLOTS, 1900):
+    async with filled(crowded, SLOTS, 1900) as go_on:
+        go_on()
         began = time.monotonic()
         status, _, body = await post(crowded, prompt="C", max_tokens=5, timeout=1.5)
         assert (status, body["error"]["code"], body["error"]["type"]) == (504, "deadline_exceeded", "timeout_error")
-        assert time.monotonic() - began > 1.4
+        took = time.monotonic() - began
+        assert took > 1.4
         now = await figures(crowded)
         assert now.counters["prefix_queries"] == before.counters["prefix_queries"] + 2 * SLOTS, "only the others, of 2 tokens each, had slots"
-        ends = ("expired", "cancelled")  # its frontend, when the scheduler has kept it for a second too long
-        assert sum(now.counters[name] - before.counters[name] for name in ends) == 1
+        expired, cancelled = (now.counters[name] - before.counters[name] for name in ("expired", "cancelled"))
+        assert (expired, cancelled) == (1, 0) or (took > 1.5 + GRACE_SECONDS and (expired, cancelled) == (0, 1))
 
 
 async def test_out_of_time_while_it_runs(crowded: Cluster) -> None:
@@ -114,18 +131,25 @@ async def test_out_of_time_while_it_runs(crowded: Cluster) -> None:
 
 
 async def test_time_is_not_given_again_by_deaths(crowded: Cluster) -> None:
-    """Worker and scheduler die in the middle: the stream goes on and ends when its time is over, counted from its arrival."""
-    began = time.monotonic()
-    asked = asyncio.create_task(stream(crowded, PATH, **LONG, timeout=5))
-    await until(lambda: busy(crowded).get("running") == 1)
-    await asyncio.sleep(began + 2.5 - time.monotonic())
-    for name in ("worker0", "scheduler"):
-        os.kill(crowded.pids()[name], signal.SIGKILL)
-    events = await asked
-    assert events[-1]["error"]["code"] == "deadline_exceeded"
-    assert 4.9 < time.monotonic() - began < 8, "with all of it again it were 8 s"
-    await until(lambda: crowded.state().ready and not any(busy(crowded).values()), 60)
-    assert await text(crowded, prompt="A", max_tokens=3, ignore_eos=True)
+    """Scheduler and worker die in the middle: the stream goes on and ends when its time is over, counted from its arrival. Where it seems to have had
+    all of it again, the machine may have stood still, and another one is asked."""
+    for _ in range(TRIES):
+        began = time.monotonic()
+        asked = asyncio.create_task(stream(crowded, PATH, **LONG, timeout=5))
+        await until(lambda: busy(crowded).get("running") == 1)
+        await asyncio.sleep(began + 2.5 - time.monotonic())
+        died = time.monotonic()
+        for name in ("scheduler", "worker0"):
+            crowded.kill(name)
+        events = await asked
+        ended = time.monotonic()
+        assert events[-1]["error"]["code"] == "deadline_exceeded"
+        assert ended - began > 4.9
+        await until(lambda: crowded.state().ready and not any(busy(crowded).values()), 60)
+        await complete(crowded, prompt="A", max_tokens=3, ignore_eos=True)
+        if ended - died < 4.9:
+            return
+    raise AssertionError("it had its time again")
 
 
 # Cases of clients

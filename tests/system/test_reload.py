@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -15,22 +14,22 @@ from typing import Any
 import aiohttp
 import pytest
 
-from launcher.drain import commanded
 from launcher.intake import unfinished
-from launcher.rundir import Cluster as Running
 from messages.change import ModelOptions, ReloadCommand, ResumeCommand
 from messages.cluster import ClusterState
 from tests.support.cluster import ROOT, Cluster, environment, running_cluster
+from tests.support.figures import caught
 from tests.support.waiting import until
 
 SLOTS, TOKENS, SHORT = 8, 200, 12
 NAME = "served"
+TRIES = 5
 
 
 @pytest.fixture(scope="module")
 def cluster(models: Path) -> Iterator[Cluster]:
     options = ["--served-model-name", NAME, "--max-slots", str(SLOTS), "--frontends", "2", "--generation-config", "off", "--grace", "100"]
-    with running_cluster(models / "rand-byte", *options, stop_check=False) as running:
+    with running_cluster(models / "rand-byte", *options, "--hang-timeout", "0", stop_check=False) as running:
         yield running
 
 
@@ -109,10 +108,23 @@ class Load:
         self.queued: list[asyncio.Task[str]] = []
 
     async def begin(self) -> None:
+        await self._stream()
+        await self.queue()
+
+    async def begin_and_stop(self, cluster: Cluster) -> None:
+        """The worker is stopped in the midst of it, so that nothing ends before it goes on."""
+        for _ in range(TRIES):
+            await self._stream()
+            if await caught(cluster, SLOTS):
+                await self.queue()
+                return
+            await asyncio.gather(*self.streams)
+        raise AssertionError("they have never run all at once")
+
+    async def _stream(self) -> None:
         events = [asyncio.Event() for _ in range(SLOTS)]
         self.streams = [asyncio.create_task(stream(self._session, number, TOKENS, event)) for number, event in enumerate(events)]
         await asyncio.gather(*(event.wait() for event in events))
-        await self.queue()
 
     async def queue(self) -> None:
         """Come back when all have been let in."""
@@ -128,6 +140,12 @@ class Load:
         assert await asyncio.gather(*self.queued) == new.short * (len(self.queued) // SLOTS)
 
 
+def told(cluster: Cluster) -> str:
+    """What the change that goes on waits for."""
+    change = cluster.state().change
+    return "" if change is None else change.note
+
+
 def over(cluster: Cluster) -> bool:
     """The last change is, and all processes are ready."""
     state = cluster.state()
@@ -138,11 +156,10 @@ def over(cluster: Cluster) -> bool:
 async def test_another_model_comes_under_load(cluster: Cluster, models: Path) -> None:
     async with client(cluster) as session:
         byte, load = await undisturbed(cluster, session), Load(session)
-        await load.begin()
-        options = ModelOptions(model_path=str(models / "rand-spm"), own_name="rand-spm", block_size=8)
-        commanded(Running(cluster.run_dir, cluster.info()), ReloadCommand(options=options))
-        await until(lambda: f"({SLOTS} running, {SLOTS} queued)" in cluster.state().reason)
-        os.kill(cluster.pids()["worker0"], signal.SIGKILL)  # what runs goes on on the model that it began on
+        await load.begin_and_stop(cluster)
+        cluster.command(ReloadCommand(options=ModelOptions(model_path=str(models / "rand-spm"), own_name="rand-spm", block_size=8)))
+        await until(lambda: told(cluster) == f"{SLOTS} running, {SLOTS} queued")
+        cluster.kill("worker0")  # what runs goes on on the model that it began on
         await load.queue()
         await until(lambda: over(cluster), 90)
         facts = next(process.facts for process in cluster.state().processes if process.name == "scheduler")
@@ -192,8 +209,9 @@ async def test_a_drain_lets_everything_finish_and_refuses_the_rest_and_so_does_a
     """The last one: it ends the cluster."""
     async with client(cluster) as session:
         expected, load = await undisturbed(cluster, session), Load(session)
-        await load.begin()
+        await load.begin_and_stop(cluster)
         await launch(cluster, "drain", "--wait", "0", code=3)
+        cluster.kill("worker0", signal.SIGCONT)
         await until(lambda: heard(cluster.state()))
         assert await ask(session, 0, SHORT) == "503 draining"
         async with session.get("/health/ready") as response, session.get("/health/live") as live:
@@ -201,12 +219,13 @@ async def test_a_drain_lets_everything_finish_and_refuses_the_rest_and_so_does_a
             assert (await response.json())["reason"].startswith("draining")
         assert "drained" in await launch(cluster, "drain")
         await load.check(expected, expected)
-        commanded(Running(cluster.run_dir, cluster.info()), ResumeCommand())
+        cluster.command(ResumeCommand())
         await until(lambda: (state := cluster.state()).ready and heard(state))
 
         load = Load(session)
-        await load.begin()
+        await load.begin_and_stop(cluster)
         cluster.process.send_signal(signal.SIGTERM)
+        cluster.kill("worker0", signal.SIGCONT)
         await load.check(expected, expected)
     assert await asyncio.to_thread(cluster.process.wait, 60) == 0
     assert not cluster.run_dir.exists()

@@ -79,7 +79,7 @@ def test_requests_are_explained_and_cancelled(models: Path, monkeypatch: pytest.
     monkeypatch.setenv(STEP_SECONDS, "0.02")
     script = ROOT / "tests" / "support" / "launch_paced.py"
     with running_cluster(models / "dice-byte", "--max-slots", "1", "--hang-timeout", "0", script=script) as cluster:
-        worker = cluster.pids()["worker0"]
+        worker = cluster.pid_of("worker0")
         assert status(cluster).count("REQUEST") == 0
         first = Client(cluster, "first", stream=True, max_tokens=10_000)
         wait_until(lambda: choice(cluster, "first")["state"] == "decode")

@@ -104,7 +104,7 @@ def test_a_killed_worker_leaves_whole_lines(models: Path, tmp_path: Path) -> Non
     path = tmp_path / "trace.json"
     with running_cluster(models / "rand-byte", *SMALL, "--trace", str(path)) as cluster:
         complete(cluster, "abc")
-        worker = cluster.pids()["worker0"]
+        worker = cluster.pid_of("worker0")
         limit = time.monotonic() + LIMIT
         while b'"decode"' not in path.read_bytes():
             assert time.monotonic() < limit

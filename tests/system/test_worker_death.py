@@ -4,9 +4,9 @@ import asyncio
 import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Awaitable, Callable, Iterator
@@ -24,6 +24,8 @@ SCRIPT = ROOT / "tests" / "support" / "launch_broken.py"
 PROMPTS = [[(31 * position + 7 * row) % 250 for position in range(length)] for row, length in enumerate((90, 20, 150, 7))]
 TOKENS = 40
 PATIENCE = 240.0
+AWAY_SECONDS = 0.5
+"""A worker that has died is away for longer."""
 POISON = [251, 252, 253]
 """Token ids that no other prompt has."""
 DEVICES = ["cpu", pytest.param("cuda", marks=on_gpu)]
@@ -108,19 +110,26 @@ def test_a_killed_worker_is_a_pause_and_requests_that_come_meanwhile_wait(hung: 
     cluster, undisturbed = hung
     seen: list[dict[str, Any]] = []
     late: list[list[str]] = []
+    gaps: list[float] = []
 
     async def kill() -> None:
-        for _ in range(3):  # it may have come back before it was asked for
-            os.kill(cluster.pids()["worker0"], signal.SIGKILL)
+        for _ in range(3):  # it may have come back before health was asked again
+            gaps.clear()
+            cluster.kill("worker0")
             with contextlib.suppress(TimeoutError):
                 await until(lambda: bool(seen), 20)
                 break
+            assert max(gaps, default=PATIENCE) > AWAY_SECONDS, "health has not told of it"
         late.append(await ask(cluster))
         await becomes_ready(cluster)
 
     async def watch() -> None:
+        last = time.monotonic()
         while not late:
             status, body = await asyncio.to_thread(health, cluster)
+            now = time.monotonic()
+            gaps.append(now - last)
+            last = now
             if status == 503:
                 seen.append(body)
             await asyncio.sleep(0.05)
@@ -144,7 +153,7 @@ def test_the_bits_of_drawn_texts_survive_a_killed_worker(hung: tuple[Cluster, li
     prompts = [[(31 * position + 7 * row) % 250 for position in range(5 + 17 * row % 120)] for row in range(16)]
 
     async def kill() -> None:
-        os.kill(cluster.pids()["worker0"], signal.SIGKILL)
+        cluster.kill("worker0")
 
     async def disturbed_and_not() -> tuple[list[str], list[str]]:
         disturbed = await ask_streams(cluster, kill, prompts, 1.0)
