@@ -42,5 +42,6 @@ def reading() -> Iterator[Pair]:
 @pytest.fixture(scope="module")
 def byte(models: Path) -> Iterator[Neighbours]:
     """A tokenizer process; files whose tests end it have one for each test."""
-    with tempfile.TemporaryDirectory(prefix="pw-") as folder, Neighbours(Path(folder), models / "chain-byte") as neighbours:
+    patient = "tests.support.patient_tokenizer_proc"
+    with tempfile.TemporaryDirectory(prefix="pw-") as folder, Neighbours(Path(folder), models / "chain-byte", package=patient) as neighbours:
         yield neighbours.start()

@@ -163,7 +163,8 @@ def test_what_ends_while_it_leaves_is_in_its_last_report(run_dir: Path) -> None:
             peers.send(Started(key, 1))
             peers.send(TextDelta(key, "a", [7]))
             rest(begun, b'"content":"a"')
-            peers.state = cluster_state(stop_seconds=TIMEOUT)
+            peers.state = state(1, stop_seconds=TIMEOUT)
+            told(frontend, peers, 1)
             frontend.process.send_signal(signal.SIGTERM)
             while peers.reports.get(timeout=TIMEOUT).phase != "stopping":
                 pass

@@ -17,7 +17,7 @@ import pytest
 
 from messages.request import Cancel, Generate
 from messages.text import Ended, FromTokenizer, Problem, Started, TextDelta, Texts
-from tests.support.frontend_peers import TIMEOUT, Frontend, Message, Peers, events, running, say, silent
+from tests.support.frontend_peers import TIMEOUT, Frontend, Message, Peers, events, read_until, running, say, silent
 from tests.support.waiting import wait_until
 from transport.key_file import KeyLimits, new_key
 
@@ -126,9 +126,7 @@ def test_out_of_time_is_504_or_the_last_event_of_a_stream(site: Site) -> None:
         site.peers.send(Started(keys[0], 5))
         for key in keys:
             site.peers.send(TextDelta(key, "Hello", [7]))
-        said = stream.recv(4096)
-        while b'"Hello"' not in said:
-            said += stream.recv(4096)
+        said = read_until(stream, b'"Hello"')
         site.peers.send(Ended(key=keys[0], problem=Problem(status=504, code="deadline_exceeded", message="late")))
         said = read(stream, said)
     *texts, error, done = events(said)
@@ -152,12 +150,12 @@ def test_the_frontend_sees_to_it_when_nobody_else_does(site: Site) -> None:
 
 def read(connection: socket.socket, said: bytes = b"") -> bytes:
     """The events of a stream in chunks, of which `said` has been read, to its end."""
-    read = bytearray(said)
-    while b"data: [DONE]\n\n" not in read[-64:]:
+    data = bytearray(said)
+    while b"data: [DONE]\n\n" not in data[-64:]:
         got = connection.recv(65536)
-        assert got, read
-        read += got
-    body, found = bytes(read).partition(b"\r\n\r\n")[2], b""
+        assert got, data
+        data += got
+    body, found = bytes(data).partition(b"\r\n\r\n")[2], b""
     while body:
         size, _, rest = body.partition(b"\r\n")
         found, body = found + rest[: int(size, 16)], rest[int(size, 16) + 2 :]

@@ -13,6 +13,7 @@ from messages.explain import COMPUTED, DECODE, GOT_SLOT, MAX_KEYS, SLOT, WAITING
 from messages.request import Cancel, Generate
 from messages.text import Ended, FromTokenizer, Problem, Started, TextDelta
 from tests.support.frontend_peers import TIMEOUT, Frontend, Message, Peers, Script, cluster_state, running, silent
+from tests.support.waiting import wait_until
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "A"}]}
 CHAT_PATH = "/v1/chat/completions"
@@ -48,24 +49,36 @@ def explained(*standings: dict[str, Any]) -> Script:
     return script
 
 
-def card(frontend: Frontend, name: str) -> Any:
-    status, _, body = frontend.get(f"/v1/requests/{name}")
+def shown(frontend: Frontend, path: str = "") -> Any:
+    status, _, body = frontend.get("/v1/requests" + path)
     assert status == 200, body
     return json.loads(body)
+
+
+def card(frontend: Frontend, name: str) -> Any:
+    """With what the scheduler says of it: it is asked again if this machine stands still for so long that nobody waits for its answer."""
+    deadline = time.monotonic() + TIMEOUT
+    while (found := shown(frontend, f"/{name}"))["note"] is not None:
+        assert time.monotonic() < deadline, found
+    return found
 
 
 def listed(frontend: Frontend, query: str = "") -> Any:
-    status, _, body = frontend.get("/v1/requests" + query)
-    assert status == 200, body
-    return json.loads(body)
+    """As `card`."""
+    deadline = time.monotonic() + TIMEOUT
+    while True:
+        found = shown(frontend, query)
+        if all(entry["note"] is None for entry in found["data"]):
+            return found
+        assert time.monotonic() < deadline, found
 
 
 def wait_for_card(frontend: Frontend, name: str, state: str) -> Any:
     deadline = time.monotonic() + TIMEOUT
     while True:
         status, _, body = frontend.get(f"/v1/requests/{name}")
-        if status == 200 and json.loads(body)["state"] == state:
-            return json.loads(body)
+        if status == 200 and (found := json.loads(body))["state"] == state and found["note"] is None:
+            return found
         assert time.monotonic() < deadline, body
         time.sleep(0.02)
 
@@ -146,15 +159,16 @@ def test_a_life_is_told_to_who_asks_for_it_also_after_the_end(ready: Pair) -> No
     client = Client(frontend, TEXT_PATH, {"prompt": "A", "n": 2}, "lived")
     keys = peers.expect(Generate).keys
     assert "life" not in card(frontend, "lived")["choices"][0]
-    told = [{"what": "slot", "at": 0.0123, "tokens": 4, "slot": 2}, {"what": "prefill", "at": 0.5, "tokens": 300, "steps": 3, "until": 0.7}]
-    assert [choice["life"] for choice in card(frontend, "lived?life=true")["choices"]] == [told, None]
+    life = [{"what": "slot", "at": 0.0123, "tokens": 4, "slot": 2}, {"what": "prefill", "at": 0.5, "tokens": 300, "steps": 3, "until": 0.7}]
+    wait_until(lambda: [choice["life"] for choice in card(frontend, "lived?life=true")["choices"]] == [life, None])
     peers.send(Started(keys[0], 1))
     for key in keys:
         peers.send(Ended(key=key, finish="stop", completion_tokens=0))
     assert client.end()[0] == 200
     ended = wait_for_card(frontend, "lived", "finished")
     assert "life" not in ended["choices"][0]
-    assert card(frontend, "lived?life=true") == ended | {"choices": [ended["choices"][0] | {"life": told}, ended["choices"][1] | {"life": None}]}
+    lived = ended | {"choices": [ended["choices"][0] | {"life": life}, ended["choices"][1] | {"life": None}]}
+    wait_until(lambda: card(frontend, "lived?life=true") == lived)
     assert card(frontend, "lived?life=false") == ended
     for query in ("life=yes", "lives=true"):
         status, _, body = frontend.get(f"/v1/requests/lived?{query}")
@@ -221,7 +235,7 @@ def test_without_an_answer_the_frontend_says_what_it_knows(ready: Pair) -> None:
     key = peers.expect(Generate).keys[0]
     peers.send(Started(key, 2))
     began = time.monotonic()
-    found = card(frontend, "unanswered")
+    found = shown(frontend, "/unanswered")
     assert time.monotonic() - began > 1.5
     assert "did not answer in time" in found["note"]
     assert (found["state"], found["choices"][0]["prompt_tokens"], found["choices"][0]["place"]) == ("waiting", 2, None)
@@ -241,7 +255,7 @@ def test_a_dead_tokenizer_is_not_waited_for(run_dir: Path) -> None:
             name = f"orphan{incarnation}"
             client = Client(frontend, CHAT_PATH, CHAT, name)
             peers.expect(Generate)
-            question = threading.Thread(target=card, args=(frontend, name))
+            question = threading.Thread(target=shown, args=(frontend, f"/{name}"))
             question.start()
             peers.expect(Explain)
             began = time.monotonic()
@@ -336,7 +350,7 @@ def test_a_request_of_a_thousand_choices_is_asked_for_in_parts(ready: Pair) -> N
     for _ in range(32):
         peers.expect(Generate)
     deadline = time.monotonic() + TIMEOUT
-    while len((found := listed(frontend))["data"]) != 1 or len(found["data"][0]["choices"]) != 1024:
+    while len((found := shown(frontend))["data"]) != 1 or len(found["data"][0]["choices"]) != 1024:
         assert time.monotonic() < deadline
     sizes = [len(peers.expect(Explain).keys) for _ in range(4)]
     assert (sizes, MAX_KEYS) == ([256] * 4, 256)

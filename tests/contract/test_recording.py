@@ -53,7 +53,7 @@ def test_a_killed_scheduler_leaves_what_it_did_until_a_second_before(tokens: boo
     serve(n, range(1, 30))
     n.worker.restart()
     serve(n, range(30, 50))
-    n.until(lambda: ended(path) == set(range(1, 50)))
+    n.until(lambda: ended(path) == set(range(1, 50)), 10.0)
     n.worker_works = False
     n.admit([50], prompt_of(5))
     n.until(n.gauge("running", 1))

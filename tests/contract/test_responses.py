@@ -13,7 +13,7 @@ import pytest
 
 from messages.request import Cancel, Generate
 from messages.text import Ended, FromTokenizer, Problem, Started, TextDelta
-from tests.support.frontend_peers import MODEL, Frontend, Message, Peers, running, say, silent
+from tests.support.frontend_peers import MODEL, Frontend, Message, Peers, read_until, running, say, silent
 from tests.support.responses import PATH, begun, client_of, conversation, told, wait_for
 from tests.support.waiting import wait_until
 from transport.key_file import new_key
@@ -176,12 +176,9 @@ def test_a_failure_has_its_status_or_is_an_event(ready: Pair) -> None:
         key = [peers.expect(Generate) for _ in range(3)][-1].keys[0]  # the first two were refused
         peers.send(Started(key, 5))
         peers.send(TextDelta(key, "Half", [7]))
-        answer = b""
-        while b'"Half"' not in answer:
-            answer += connection.recv(65536)
+        answer = read_until(connection, b'"Half"')
         peers.send(Ended(key=key, problem=Problem(status=500, code="step_failed", message="No.")))
-        while not answer.endswith(b"0\r\n\r\n"):
-            answer += connection.recv(65536)
+        answer += read_until(connection, b"0\r\n\r\n")
     last = json.loads(answer.split(b"data: ")[-1].partition(b"\n")[0])
     assert (last["type"], last["response"]["status"]) == ("response.failed", "failed")
     assert last["response"]["error"] == {"code": "step_failed", "message": "No."}

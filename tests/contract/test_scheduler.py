@@ -315,34 +315,44 @@ def test_a_worker_that_is_slow_is_not_taken_for_hung_and_a_stopped_one_is(
     n = start(step_deadline=60.0)
     n.until(n.phase(READY))
 
+    def finish(key: int) -> None:
+        n.until(lambda: key in n.clients["tokenizer0"].finish)
+
     def serve(key: int) -> float:
         began = time.monotonic()
         n.admit([key], prompt_of(5, key), 1)
-        n.until(lambda: key in n.clients["tokenizer0"].finish)
+        finish(key)
         return time.monotonic() - began
-
-    slowest, key = serve(1), 1
-    while slowest >= STOPPED / TIMES:  # a step may take TIMES as long as one that was slow before
-        key += 1
-        slowest = max(serve(key), FADING * slowest)
-    n.worker_works = False
-    began = time.monotonic()
-    n.admit([0], prompt_of(5), 1)  # a step like those before
-    silent = [ProcessState(name="worker0", incarnation=0, pid=spinning.pid, phase=STALLED)]
 
     def told(name: str, least: float) -> Callable[[], bool]:
         """The cluster's state is told until this gauge is at least so much, or the worker is given up."""
 
         def seen() -> bool:
-            n.tell(silent)
+            n.tell([ProcessState(name="worker0", incarnation=n.worker.geometry.incarnation, pid=spinning.pid, phase=STALLED)])
             return bool(n.hung) or n.reports[-1].gauges[name] >= least
 
         return seen
 
-    n.until(told("awaited_seconds", STOPPED + 1.0))
-    if n.hung:  # this machine is so busy that much more time has passed
-        assert n.hung[0].reason.startswith(f"no result for {FLOOR:.0f} s of a step")
-        return
+    slowest, key = serve(1), 1
+    for _ in range(3):
+        while slowest >= STOPPED / TIMES:  # a step may take TIMES as long as one that was slow before
+            key += 1
+            slowest = max(serve(key), FADING * slowest)
+        n.until(n.gauge("awaited_seconds", 0))
+        n.worker_works = False
+        began, key = time.monotonic(), key + 1
+        n.admit([key], prompt_of(5, key), 1)  # a step like those before
+        n.until(told("awaited_seconds", STOPPED + 1.0))
+        if not n.hung:
+            break
+        assert n.hung.pop().reason.startswith(f"no result for {FLOOR:.0f} s of a step")  # so much time has passed on a busy machine: once more
+        began = time.monotonic()
+        n.worker.restart()
+        n.worker_works = True
+        finish(key)
+        slowest = max(slowest, time.monotonic() - began)
+    else:
+        raise AssertionError("it is not seen in time that a step is awaited")
     spinning.send_signal(signal.SIGSTOP)
     limits = [STOPPED] if time.monotonic() - began < FLOOR - 2.0 else [STOPPED, FLOOR]  # the latter if it was stopped very late
     n.until(told("awaited_seconds", math.inf))

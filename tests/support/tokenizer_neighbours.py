@@ -50,10 +50,13 @@ def tokens(*rows: tuple[int, int, int, int], **more: Any) -> Tokens:
 
 
 class Neighbours:
-    """Use as a context manager: starts the process and waits until it is ready with `context` known to it."""
+    """Use as a context manager: starts the process and waits until it is ready with `context` known to it. `package`: what it runs."""
 
-    def __init__(self, run_dir: Path, model: Path, context: int | None = 2048, chat_template: str | None = None) -> None:
+    def __init__(
+        self, run_dir: Path, model: Path, context: int | None = 2048, chat_template: str | None = None, package: str = "tokenizer_proc"
+    ) -> None:
         self.run_dir = run_dir
+        self._package = package
         self._zmq: zmq.Context[Any] = zmq.Context()
         self._reports: Inbox[ProcessReport] = Inbox(self._zmq, run_dir, "supervisor", ProcessReport)
         self._feed = Feed(self._zmq, run_dir, "cluster")
@@ -72,7 +75,7 @@ class Neighbours:
 
     def _start(self) -> "subprocess.Popen[str]":
         environment = os.environ | {"PAGEWIRE_PROCESS": msgspec.json.encode(self._args).decode(), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, "-P", "-m", "tokenizer_proc"]
+        command = [sys.executable, "-P", "-m", self._package]
         return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
 
     def restart(self) -> None:

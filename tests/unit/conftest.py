@@ -1,6 +1,6 @@
 """Unit tests have no patience of their own: what a thread or another task does in time on any machine, it does here however late it runs."""
 
-import sys
+import importlib
 
 import pytest
 
@@ -24,5 +24,4 @@ LIMITS = {
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, limit in LIMITS.items():
-        if name in sys.modules:
-            monkeypatch.setattr(sys.modules[name], limit, 60.0)
+        monkeypatch.setattr(importlib.import_module(name), limit, 60.0)

@@ -56,8 +56,13 @@ def test_the_plot_has_a_line_for_each_file_and_says_what_it_shows(tmp_path: Path
 def test_against_a_server(capsys: pytest.CaptureFixture[str]) -> None:
     with FakeServer(serial_seconds=0.01) as server:
         command = ["bench", "overload", "--url", server.url, "--seconds", "1", "--streams", "2", "--loads", "0.2,0.5", "--max-tokens", "8", "--json"]
-        assert any(main(command) == 0 for _ in range(5)), "a machine that stands still for that second has no capacity"
-        report = json.loads(capsys.readouterr().out)
+        for _ in range(5):
+            code = main(command)
+            out, err = capsys.readouterr()
+            if "no request ended within" not in err:  # as on a machine that stands still for that second
+                break
+        assert code == 0
+        report = json.loads(out)
     assert report["capacity"]["requests_s"] > 0
     assert [run["load"] for run in report["runs"]] == [0.2, 0.5]
     assert all(run["failed"] == run["refused_s"] == 0 for run in report["runs"])

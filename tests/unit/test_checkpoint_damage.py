@@ -19,7 +19,7 @@ from checkpoint.tensors import check_tensors, expected_tensors, open_tensors
 from tests.support.gguf_files import write_twin
 from tests.support.lean import lean
 
-FEW = settings(max_examples=250, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FEW = settings(max_examples=250, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 VALUES: dict[str, Any] = {
     "model_type": "llama", "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1,
     "vocab_size": 24, "max_position_embeddings": 64, "rms_norm_eps": 1e-6, "eos_token_id": [1], "torch_dtype": "float32", "rope_theta": 1e4,

@@ -13,7 +13,7 @@ from tokenizer_proc.detokenizer import Detokenizer, decode
 from tokenizer_proc.pieces import Pieces, read_pieces
 from tokenizer_proc.vocabulary import Vocabulary
 
-MANY = settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+MANY = settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
 
 @pytest.fixture(scope="module", params=["chain-byte", "chain-spm"])

@@ -1,7 +1,7 @@
 """The search for the row that breaks its steps, by itself."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.suspects import ALONE, MOST_REST, PROOF, STRIKES, Suspects
@@ -58,7 +58,6 @@ def test_one_culprit_is_found_with_few_failures(rows: int) -> None:
         assert world.failures <= bound(rows)
 
 
-@settings(deadline=None, derandomize=True, database=None)
 @given(st.integers(1, 40), st.sets(st.integers(0, 39), min_size=1, max_size=5))
 def test_several_culprits_are_found_and_nobody_else(rows: int, marked: set[int]) -> None:
     culprits = {key % rows for key in marked}

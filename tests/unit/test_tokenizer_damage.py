@@ -19,7 +19,7 @@ from tokenizer_proc.errors import RequestError, VocabularyError
 from tokenizer_proc.templates import load_template
 from tokenizer_proc.vocabulary import load_vocabulary
 
-FEW = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FEW = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 TALK = [{"role": "user", "content": "Hello"}]
 FILES = ["tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json", "config.json"]
 TEXT = '{% for m in messages %}{{ m.content }}{% endfor %}'

@@ -17,7 +17,7 @@ def encoder(request: pytest.FixtureRequest, models: Path) -> PromptEncoder:
     return PromptEncoder(folder_vocabulary(models / request.param), None)
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(words=st.lists(st.sampled_from(["Hello", " world", " the", "END", " ", "\n\n", "\u00e9", "\U0001fae0", "x"]), max_size=80))
 def test_exactly_the_prompts_that_fit_are_taken(encoder: PromptEncoder, words: list[str]) -> None:
     text, context = "".join(words), 16

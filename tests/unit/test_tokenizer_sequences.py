@@ -98,7 +98,7 @@ def stops_of(data: st.DataObject, whole: str) -> list[str]:
     return [stop for stop in data.draw(st.lists(places | other, max_size=3)) if stop]
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     ids=st.lists(st.integers(0, 311), min_size=1, max_size=30),
     stop=st.sampled_from([[], ["a"], [" the cat"], ["\ufffd\ufffd"], ["END", " st"]]),
@@ -122,7 +122,7 @@ def test_it_goes_on_from_any_message(vocabulary: Vocabulary, ids: list[int], sto
     assert (rest, end) == (deltas[heard:], msgspec.structs.replace(ended, cached_tokens=5 if told else 0))
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     data=st.data(),
     start=st.sampled_from(["", "A", "the \U0001fae0"]),
