@@ -72,17 +72,16 @@ async def answer_peer(core: Core, question: FindRequests) -> None:
 
 async def _card(core: Core, http: web.Request, cancel: bool, lives: bool) -> Card:
     name, owner = request_id(http.match_info["id"]), http[CALLER].owner
-    found, silent = await _known(core, name, cancel, owner, lives), list[str]()
-    if found is None:
-        answers, silent = await core.peers.find(name, cancel=cancel, owner=owner, lives=lives)
-        theirs = [card for answer in answers for card in _read(answer)]
-        found = next(iter(theirs), None)
-    if found is None and silent:
+    if (found := await _known(core, name, cancel, owner, lives)) is not None:
+        return found
+    answers, silent = await core.peers.find(name, cancel=cancel, owner=owner, lives=lives)
+    for answer in answers:
+        if theirs := _read(answer):
+            return theirs[0]
+    if silent:
         who = " and ".join(silent)
         raise ApiError(503, "not_ready", f"Request {name!r} may be one of {who}, which cannot be asked now; try again soon.", "id", retry_after=1.0)
-    if found is None:
-        raise ApiError(404, "request_not_found", f"No request {name!r} is running or has ended lately.", "id")
-    return found
+    raise ApiError(404, "request_not_found", f"No request {name!r} is running or has ended lately.", "id")
 
 
 async def _known(core: Core, name: str, cancel: bool, owner: str | None, lives: bool) -> Card | None:
